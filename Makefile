@@ -1,0 +1,53 @@
+# Every target makes what it needs: a fresh checkout can start anywhere.
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format bench docs wheel clean
+
+help: ## List these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.installed ## Show the whole idea on four hospitals, with a table and a picture
+	$(BIN)/pacdp demo --out build/demo
+
+setup: $(VENV)/.developer ## Make the virtual environment with everything a developer needs
+
+test: setup ## Run every test
+	$(BIN)/python -m pytest
+
+check: setup ## Lint, format check and strict types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup ## Format the code and repair what the linter can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup ## Measure against other libraries; writes build/bench.json row by row
+	$(BIN)/python -m benchmarks
+
+docs: setup ## Build the documentation into build/site
+	$(BIN)/mkdocs build --strict --quiet
+
+wheel: setup ## Build the wheel into build/dist
+	$(BIN)/python -m build --wheel --outdir build/dist
+
+clean: ## Remove the virtual environment and everything built
+	rm -rf $(VENV) build
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "pacdp needs Python 3.11 or newer; name one with: make PYTHON=python3.11" >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.developer: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable '.[dev]'
+	@touch $@ $(VENV)/.installed

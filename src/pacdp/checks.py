@@ -1,0 +1,98 @@
+"""Parameters are checked once, at the border, by these functions.
+
+Each takes the parameter's name and its value (a number or an array), and returns the value as
+float or integer data. A value that is not allowed raises :class:`~pacdp.errors.InputError` with
+the name, the offending value and what is allowed.
+"""
+
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pacdp.errors import InputError
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+# Beyond 2^53 a float no longer holds every whole number, so a count could be lost silently.
+LARGEST_COUNT = 2**53
+
+
+def positive(name: str, value: ArrayLike) -> FloatArray:
+    """A finite number greater than zero.
+
+    >>> float(positive("epsilon", 0.5))
+    0.5
+    >>> positive("epsilon", -1)
+    Traceback (most recent call last):
+    ...
+    pacdp.errors.InputError: epsilon = -1: must be a finite number > 0
+    """
+    array = _numbers(name, value, "a finite number > 0")
+    _refuse(name, array, ~(np.isfinite(array) & (array > 0)), "a finite number > 0")
+    return array
+
+
+def not_negative(name: str, value: ArrayLike) -> FloatArray:
+    """A finite number of at least zero."""
+    array = _numbers(name, value, "a finite number >= 0")
+    _refuse(name, array, ~(np.isfinite(array) & (array >= 0)), "a finite number >= 0")
+    return array
+
+
+def probability(name: str, value: ArrayLike) -> FloatArray:
+    """A number strictly between 0 and 1, such as δ."""
+    array = _numbers(name, value, "a number in (0, 1)")
+    _refuse(name, array, ~((array > 0) & (array < 1)), "a number in (0, 1)")
+    return array
+
+
+def rate(name: str, value: ArrayLike) -> FloatArray:
+    """A number in (0, 1], such as a sampling rate."""
+    array = _numbers(name, value, "a number in (0, 1]")
+    _refuse(name, array, ~((array > 0) & (array <= 1)), "a number in (0, 1]")
+    return array
+
+
+def count(name: str, value: ArrayLike) -> IntArray:
+    """A whole number of at least one.
+
+    >>> int(count("releases", 13))
+    13
+    """
+    array = _numbers(name, value, "a whole number >= 1")
+    # Compared as floats first: NaN and 1e300 must not be cast to integers.
+    whole = (array >= 1) & (array <= LARGEST_COUNT) & (array == np.floor(array))
+    _refuse(name, array, ~whole, "a whole number >= 1")
+    return array.astype(np.int64)
+
+
+def member(name: str, value: str, allowed: Collection[str]) -> str:
+    """One of a closed set of names."""
+    if value not in allowed:
+        raise InputError(f"{name} = {value!r}: must be one of {', '.join(allowed)}")
+    return value
+
+
+def _numbers(name: str, value: ArrayLike, allowed: str) -> FloatArray:
+    try:
+        array = np.asarray(value)
+        if array.dtype.kind not in "iuf":  # neither True nor "0.1" is a budget
+            raise TypeError
+        return array.astype(np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"{name} = {value!r}: must be {allowed}") from None
+
+
+def _refuse(name: str, array: FloatArray, bad: NDArray[Any], allowed: str) -> None:
+    if array.size == 0:
+        raise InputError(f"{name}: is empty, must hold at least one value")
+    if not np.any(bad):
+        return
+    if array.ndim == 0:
+        raise InputError(f"{name} = {array.item():g}: must be {allowed}")
+    where = tuple(int(i) for i in np.argwhere(bad)[0])
+    at = where[0] if len(where) == 1 else where
+    raise InputError(f"{name}[{at}] = {array[where].item():g}: must be {allowed}")

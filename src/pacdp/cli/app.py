@@ -1,0 +1,55 @@
+"""The ``pacdp`` command and its one way of saying no: a single line and exit code 2."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from pacdp import __version__
+from pacdp.cli import ledger
+from pacdp.cli.demo import demo_command
+from pacdp.cli.privacy import account_command, calibrate_command
+from pacdp.errors import PacdpError
+
+app = typer.Typer(no_args_is_help=True, add_completion=False)
+app.command("account")(account_command)
+app.command("calibrate")(calibrate_command)
+app.command("demo")(demo_command)
+app.add_typer(ledger.app, name="ledger")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"pacdp {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="The version.")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of a refusal.")
+    ] = False,
+) -> None:
+    """Federated learning in which every client chooses its own privacy budget, and gets it."""
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    arguments = sys.argv[1:]
+    command = typer.main.get_command(app)
+    try:
+        code = command.main(arguments, prog_name="pacdp", standalone_mode=False)
+    except (PacdpError, OSError, typer.TyperException) as error:
+        if "--debug" in arguments:
+            raise
+        # A bare command asks for help, which has been printed; it has nothing to add.
+        message = error.format_message() if isinstance(error, typer.TyperException) else str(error)
+        if message:
+            typer.echo(f"pacdp: {' '.join(message.split())}", err=True)
+        code = 2 if message else 0
+    except typer.Abort:
+        code = 130
+    sys.exit(code)

@@ -1,0 +1,43 @@
+"""Options that several commands share, in one wording."""
+
+from typing import Annotated
+
+import typer
+
+from pacdp.privacy import ACCOUNTANTS, Adjacency, Scope
+
+
+def _choices(names: list[str]) -> str:
+    return "|".join(names)
+
+
+Delta = Annotated[float, typer.Option(help="δ of the guarantee, in (0, 1).")]
+AdjacencyName = Annotated[
+    str,
+    typer.Option(
+        "--adjacency",
+        metavar=_choices([a.value for a in Adjacency]),
+        help="Which data sets are neighbours: a record against a null record, or any other one.",
+    ),
+]
+AccountantName = Annotated[
+    str | None,
+    typer.Option(
+        "--accountant",
+        metavar=_choices(list(ACCOUNTANTS)),
+        help="Default: exact; pld where records are Poisson-sampled.",
+    ),
+]
+ScopeName = Annotated[
+    str,
+    typer.Option(
+        "--scope",
+        metavar=_choices([s.value for s in Scope]),
+        help="What ε covers: the whole training, or each release alone (as the paper reads it).",
+    ),
+]
+SamplingRate = Annotated[
+    float | None,
+    typer.Option(help="Poisson sampling rate q of the records, unseen by the server; in (0, 1]."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]

@@ -1,0 +1,141 @@
+"""``pacdp account`` and ``pacdp calibrate``."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from pacdp.cli import options
+from pacdp.cli.output import print_json, print_rows
+from pacdp.errors import InputError
+from pacdp.privacy import (
+    DEFAULT_DELTA,
+    Adjacency,
+    Guarantee,
+    Release,
+    Scope,
+    account,
+    calibrate,
+    calibrate_sampling_rate,
+)
+
+
+def account_command(
+    noise_multiplier: Annotated[
+        list[float],
+        typer.Option(help="σ/C: noise on the clipped sum over the clipping bound. Repeatable."),
+    ],
+    releases: Annotated[
+        list[int],
+        typer.Option(help="How many releases a record can influence; one, or one per multiplier."),
+    ],
+    delta: options.Delta = DEFAULT_DELTA,
+    adjacency: options.AdjacencyName = Adjacency.ZERO_OUT.value,
+    accountant: options.AccountantName = None,
+    sampling_rate: options.SamplingRate = None,
+    scope: options.ScopeName = Scope.TOTAL.value,
+    as_json: options.Json = False,
+) -> None:
+    """What do these releases cost?
+
+    Example: pacdp account --noise-multiplier 48.448 --releases 13
+    """
+    if len(releases) not in (1, len(noise_multiplier)):
+        raise InputError(
+            f"--releases: given {len(releases)} times, must be given once or as often as "
+            f"--noise-multiplier ({len(noise_multiplier)})"
+        )
+    counts = releases * len(noise_multiplier) if len(releases) == 1 else releases
+    made = [
+        Release.clipped_sum(
+            noise_multiplier=noise,
+            adjacency=Adjacency.parse(adjacency),
+            count=count,
+            sampling_rate=1.0 if sampling_rate is None else sampling_rate,
+        )
+        for noise, count in zip(noise_multiplier, counts, strict=True)
+    ]
+    guarantee = account(made, delta=delta, accountant=accountant, scope=scope)
+    _show(guarantee, made, as_json)
+
+
+def calibrate_command(
+    epsilon: Annotated[float, typer.Option(help="The budget, > 0.")],
+    releases: Annotated[int, typer.Option(help="How many releases a record can influence.")],
+    delta: options.Delta = DEFAULT_DELTA,
+    adjacency: options.AdjacencyName = Adjacency.ZERO_OUT.value,
+    accountant: options.AccountantName = None,
+    sampling_rate: options.SamplingRate = None,
+    noise_multiplier: Annotated[
+        float | None,
+        typer.Option(help="Given σ/C: find the largest Poisson sampling rate instead."),
+    ] = None,
+    scope: options.ScopeName = Scope.TOTAL.value,
+    as_json: options.Json = False,
+) -> None:
+    """How much noise does a budget ask for?
+
+    Example: pacdp calibrate --epsilon 0.1 --releases 13
+    """
+    if noise_multiplier is None:
+        calibration = calibrate(
+            epsilon=epsilon,
+            releases=releases,
+            delta=delta,
+            adjacency=adjacency,
+            accountant=accountant,
+            scope=scope,
+            sampling_rate=1.0 if sampling_rate is None else sampling_rate,
+        )
+        plan, name = calibration.release(), calibration.accountant
+    else:
+        if sampling_rate is not None or Scope.parse(scope) is not Scope.TOTAL:
+            raise InputError(
+                "--noise-multiplier: finds the sampling rate of a total budget; "
+                "leave out --sampling-rate and --scope"
+            )
+        name = accountant or "pld"
+        plan = calibrate_sampling_rate(
+            epsilon=epsilon,
+            releases=releases,
+            noise_multiplier=noise_multiplier,
+            delta=delta,
+            adjacency=adjacency,
+            accountant=name,
+        )
+    guarantee = Guarantee(
+        epsilon=epsilon,
+        delta=delta,
+        adjacency=plan.adjacency,
+        accountant=name,
+        scope=Scope.parse(scope),
+    )
+    _show(guarantee, [plan], as_json)
+
+
+def _show(guarantee: Guarantee, releases: Sequence[Release], as_json: bool) -> None:
+    noise = [release.noise_multiplier for release in releases]
+    counts = [release.count for release in releases]
+    rate = releases[0].sampling_rate
+    # The paper's reading of ε never stands without what the whole run certifies.
+    total = None
+    if guarantee.scope is Scope.PER_RELEASE:
+        total = account(releases, delta=guarantee.delta)
+    if as_json:
+        values: dict[str, Any] = guarantee.to_dict() | {
+            "noise_multiplier": noise[0] if len(noise) == 1 else noise,
+            "releases": counts[0] if len(set(counts)) == 1 else counts,
+            "sampling_rate": rate,
+        }
+        if total:
+            values |= {"epsilon_total": total.epsilon, "accountant_total": total.accountant}
+        print_json(values)
+        return
+    rows = {"guarantee": str(guarantee)}
+    if total:
+        rows["whole run"] = str(total)
+    rows["noise multiplier"] = ", ".join(f"{value:.10g}" for value in noise) + "  (σ/C)"
+    rows["releases"] = ", ".join(map(str, counts)) + "  (per record)"
+    if rate < 1:
+        rows["sampling rate"] = f"{rate:.8g}  (Poisson, per record)"
+    print_rows(rows)

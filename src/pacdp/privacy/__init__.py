@@ -1,0 +1,34 @@
+"""Adjacency, releases, accountants, calibration, and the ledger. Knows nothing of torch.
+
+The flow: a :class:`Guarantee` is a budget; :func:`calibrate` turns it into noise before training;
+each :class:`Release` is debited from a :class:`Ledger` before it leaves; :func:`account` says what
+was certified.
+"""
+
+from pacdp.privacy.accountants import ACCOUNTANTS
+from pacdp.privacy.accounting import Calibration, account, calibrate, calibrate_sampling_rate
+from pacdp.privacy.filter import Filter
+from pacdp.privacy.gaussian import delta_for, epsilon_for, mu_for
+from pacdp.privacy.guarantee import DEFAULT_DELTA, Adjacency, Guarantee, Scope
+from pacdp.privacy.ledger import Entry, Ledger
+from pacdp.privacy.releases import Release, total_mu
+
+__all__ = [
+    "ACCOUNTANTS",
+    "DEFAULT_DELTA",
+    "Adjacency",
+    "Calibration",
+    "Entry",
+    "Filter",
+    "Guarantee",
+    "Ledger",
+    "Release",
+    "Scope",
+    "account",
+    "calibrate",
+    "calibrate_sampling_rate",
+    "delta_for",
+    "epsilon_for",
+    "mu_for",
+    "total_mu",
+]

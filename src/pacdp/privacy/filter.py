@@ -1,0 +1,211 @@
+"""A budget that is spent release by release, chosen as one goes.
+
+Formal guarantee. Gaussian releases may be chosen adaptively, each from all that was seen before:
+while Σ 1/z² ≤ μ² the whole stays (ε, δ)-private, because Gaussian releases are ordered by their μ
+alone. Poisson-sampled releases are not ordered so. Two plans of equal total cost can differ in
+*where* they leak, and choosing between them after a look at earlier releases could cost more than
+either. They are therefore accepted only as a plan (q, σ, K), frozen and charged as a whole before
+the first release of any kind; Gaussian releases may then be chosen within what is left.
+
+Filters are values: spending returns a new one, and a refusal leaves nothing behind.
+
+>>> from pacdp.privacy import Adjacency, Filter, Guarantee, Release
+>>> budget = Guarantee(epsilon=0.5, adjacency=Adjacency.ZERO_OUT)
+>>> noisy = Release.clipped_sum(noise_multiplier=20, adjacency=Adjacency.ZERO_OUT)
+>>> after = Filter(budget).spend(noisy.times(7))
+>>> after.affordable(noisy)
+1
+>>> print(after.realised)
+ε = 0.462089 at δ = 1e-05, zero-out (exact)
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+
+from pacdp.checks import LARGEST_COUNT
+from pacdp.errors import BudgetExceededError, InputError
+from pacdp.privacy.accounting import account
+from pacdp.privacy.gaussian import mu_for
+from pacdp.privacy.guarantee import Guarantee, Scope
+from pacdp.privacy.releases import Release, total_mu
+from pacdp.privacy.search import smallest_noise
+
+# A share of μ² too small to be worth a release: what calibration's headroom leaves over.
+NOTHING = 1e-9
+
+# Releases by what they are (with count 1) and how often they were made or promised.
+Tally = Counter[Release]
+
+
+@dataclass(frozen=True)
+class Filter:
+    """A budget, what has been spent of it, and the sampled plans frozen into it."""
+
+    budget: Guarantee
+    spent: Tally = field(default_factory=Counter)
+    frozen: Tally = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        if self.budget.epsilon <= 0:
+            raise InputError(f"epsilon = {self.budget.epsilon:g}: a budget must be > 0")
+        if self.budget.scope is not Scope.TOTAL or self.budget.accountant != "exact":
+            raise InputError("budget: must be a total one, measured exactly")
+
+    def spend(self, *releases: Release) -> "Filter":
+        """The filter after these releases, all or none; over the budget they are refused."""
+        after = self.record(*releases)
+        if any(not release.sampled for release in releases) and not after.within_budget:
+            raise BudgetExceededError(self._refusal(releases))
+        return after
+
+    def record(self, *releases: Release) -> "Filter":
+        """The filter with these releases counted whether or not they fit: for reading back."""
+        spent = Counter(self.spent)
+        for release in releases:
+            self._same_adjacency(release)
+            one = release.times(1)
+            spent[one] += release.count
+            if release.sampled and spent[one] > self.frozen[one]:
+                raise BudgetExceededError(
+                    f"sampled releases must be part of a frozen plan (q, σ, K): "
+                    f"{self.frozen[one] - self.spent[one]} left at q = {one.sampling_rate:g} and "
+                    f"noise multiplier {one.noise_multiplier:g}"
+                )
+        return replace(self, spent=spent)
+
+    def freeze(self, plan: Release) -> "Filter":
+        """The filter with a Poisson-sampled plan charged as a whole, before anything is released.
+
+        >>> from pacdp.privacy import Adjacency
+        >>> budget = Guarantee(epsilon=0.5, adjacency=Adjacency.ZERO_OUT)
+        >>> coin = Release.clipped_sum(
+        ...     noise_multiplier=10, count=100, sampling_rate=0.1, adjacency=Adjacency.ZERO_OUT
+        ... )
+        >>> print(Filter(budget).freeze(coin).charged)
+        ε = 0.347113 at δ = 1e-05, zero-out (pld)
+        """
+        self._same_adjacency(plan)
+        if not plan.sampled:
+            raise InputError("plan: only Poisson-sampled releases are frozen; spend others as made")
+        if self.spent:
+            raise InputError(
+                "plan: sampled releases must be frozen before the first release of a budget"
+            )
+        after = replace(self, frozen=self.frozen + Counter({plan.times(1): plan.count}))
+        if not after.within_budget:
+            raise BudgetExceededError(f"the sampled plan reaches {after.charged} of {self.budget}")
+        return after
+
+    def rebudget(self, epsilon: float) -> "Filter":
+        """The filter under another ε, which may not be below what is charged already."""
+        after = replace(self, budget=replace(self.budget, epsilon=epsilon))
+        if not after.within_budget:
+            raise BudgetExceededError(f"budget {after.budget}: is below the spent {self.charged}")
+        return after
+
+    def affordable(self, release: Release) -> int:
+        """How many more releases of this kind fit, ignoring ``release.count``."""
+        one = release.times(1)
+        self._same_adjacency(one)
+        if one.sampled:
+            return self.frozen[one] - self.spent[one]
+        # Asked of the filter itself, so that the answer is exactly what it will accept.
+        low, high = 0, 1
+        while high <= LARGEST_COUNT and self.record(one.times(high)).within_budget:
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self.record(one.times(middle)).within_budget:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    @cached_property
+    def least_z(self) -> float | None:
+        """The least noise over sensitivity of one more release; None when nothing is left.
+
+        >>> from pacdp.privacy import Adjacency
+        >>> Filter(Guarantee(epsilon=0.1, adjacency=Adjacency.ZERO_OUT)).least_z
+        30.749566...
+        """
+        if not self.frozen:
+            left = self.mu_limit**2 - self.mu_charged**2
+            return 1 / math.sqrt(left) if left > NOTHING * self.mu_limit**2 else None
+
+        def cost(z: float) -> float:
+            one = Release(noise_multiplier=z, sensitivity=1.0, adjacency=self.budget.adjacency)
+            return self.record(one).charged.epsilon
+
+        try:
+            return smallest_noise(cost, self.budget.epsilon, guess=1 / self.mu_limit)
+        except InputError:
+            return None
+
+    @cached_property
+    def within_budget(self) -> bool:
+        """Whether all that is charged fits the budget."""
+        if not self.frozen:
+            return self.mu_charged <= self.mu_limit
+        return self.charged.epsilon <= self.budget.epsilon
+
+    @cached_property
+    def charged(self) -> Guarantee:
+        """What counts against the budget: releases made, and frozen plans as a whole."""
+        return self._price(self._charged_releases())
+
+    @cached_property
+    def realised(self) -> Guarantee:
+        """What the releases made so far certify."""
+        return self._price(_listed(self.spent))
+
+    @property
+    def mu_limit(self) -> float:
+        """The total μ of Gaussian releases that the budget pays for."""
+        return _mu_limit(self.budget.epsilon, self.budget.delta)
+
+    @cached_property
+    def mu_charged(self) -> float:
+        """The total μ of the Gaussian releases made so far."""
+        return total_mu(release for release in _listed(self.spent) if not release.sampled)
+
+    def _charged_releases(self) -> list[Release]:
+        gaussian = Counter({one: n for one, n in self.spent.items() if not one.sampled})
+        return _listed(gaussian + self.frozen)
+
+    def _price(self, releases: list[Release]) -> Guarantee:
+        if not releases:
+            return replace(self.budget, epsilon=0.0)
+        return account(releases, delta=self.budget.delta)
+
+    def _refusal(self, releases: Iterable[Release]) -> str:
+        after = self.record(*releases).charged.epsilon
+        message = f"would reach ε = {after:.6g} of the budget {self.budget}; "
+        message += f"spent so far: ε = {self.realised.epsilon:.6g}; left: "
+        kinds = {release.times(1) for release in releases}
+        if len(kinds) == 1:
+            one = kinds.pop()
+            return message + (
+                f"{self.affordable(one)} releases at noise multiplier {one.noise_multiplier:g}"
+            )
+        return message + (f"one release at z >= {self.least_z:.6g}" if self.least_z else "nothing")
+
+    def _same_adjacency(self, release: Release) -> None:
+        if release.adjacency is not self.budget.adjacency:
+            raise InputError(
+                f"release: is under {release.adjacency}, but the budget is under "
+                f"{self.budget.adjacency}"
+            )
+
+
+@lru_cache(maxsize=4096)
+def _mu_limit(epsilon: float, delta: float) -> float:
+    # Every spending makes a new filter under the same budget; inverting δ(ε; μ) takes longer.
+    return float(mu_for(epsilon, delta))
+
+
+def _listed(tally: Tally) -> list[Release]:
+    return [one.times(count) for one, count in tally.items() if count]

@@ -1,0 +1,219 @@
+"""The client's own book of its budget: one file, debited before anything leaves.
+
+A release is reserved, committed and synced *before* it may leave the client. Over the budget it is
+refused with what is left. The book is a :class:`~pacdp.privacy.chain.Chain` of entries, and its
+state is the :class:`~pacdp.privacy.filter.Filter` that the entries add up to: nothing else is
+stored, so nothing can disagree with it. A crash at any moment can lose a release that was paid for,
+and never a payment.
+
+Several runs may draw on one ledger. No server is asked and none can raise the budget: it changes
+only by :meth:`Ledger.set_budget`, which is an entry itself.
+
+>>> import tempfile, pathlib
+>>> from pacdp.privacy import Adjacency, Guarantee, Ledger, Release, calibrate
+>>> path = pathlib.Path(tempfile.mkdtemp()) / "hospital.ledger"
+>>> budget = Guarantee(epsilon=0.5, adjacency=Adjacency.ZERO_OUT)
+>>> ledger = Ledger.create(path, client="hospital", budget=budget)
+>>> plan = calibrate(epsilon=0.5, releases=13).release()
+>>> for participation in range(13):
+...     entries = ledger.reserve(plan.times(1), run="first")  # only now may the upload leave
+>>> print(ledger.filter.realised)
+ε = 0.5 at δ = 1e-05, zero-out (exact)
+>>> ledger.reserve(plan.times(1), run="first")
+Traceback (most recent call last):
+...
+pacdp.errors.BudgetExceededError: ...hospital.ledger: would reach ε = 0.52... left: 0 releases ...
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from pacdp.errors import BudgetExceededError, InputError, LedgerError
+from pacdp.privacy.chain import Chain, Link
+from pacdp.privacy.filter import Filter
+from pacdp.privacy.guarantee import Adjacency, Guarantee
+from pacdp.privacy.releases import Release
+
+_RELEASE_FIELDS = ("noise_multiplier", "sensitivity", "adjacency", "count", "sampling_rate")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of the book: what happened, and its place in the chain."""
+
+    sequence: int
+    hash: str
+    content: dict[str, Any]
+
+    @property
+    def kind(self) -> str:
+        """``open``, ``release``, ``freeze`` or ``budget``."""
+        return str(self.content["kind"])
+
+    @property
+    def release(self) -> Release:
+        """The releases that a ``release`` or ``freeze`` entry stands for."""
+        return Release(**{name: self.content[name] for name in _RELEASE_FIELDS})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON and CSV."""
+        return {"sequence": self.sequence, **self.content, "hash": self.hash}
+
+
+class Ledger:
+    """A budget and everything drawn on it, in one file."""
+
+    def __init__(self, path: Path | str, *, head: str | None = None) -> None:
+        """Open and verify the file.
+
+        ``head`` is the hash of an entry known from before, noted by someone outside: a copy that
+        does not contain it is refused, so a restored older one is noticed.
+        """
+        self._chain = Chain(Path(path))
+        links = self._chain.read()
+        if head is not None and head not in {link.hash for link in links}:
+            raise LedgerError(
+                f"{path}: does not contain the entry {head}: an older or another copy"
+            )
+        self._last = links[-1]
+        self.entries = self._parse(links)
+        self.client, self.filter = self._replay(self.entries)
+
+    @classmethod
+    def create(cls, path: Path | str, *, client: str, budget: Guarantee) -> "Ledger":
+        """Make a new ledger. An existing file is refused, whatever it holds."""
+        Filter(budget)  # refuses what is no budget before there is a file
+        if not client.strip() or not client.isprintable():
+            raise InputError(f"client = {client!r}: must be a printable name")
+        opening = {
+            "client": client,
+            "epsilon": budget.epsilon,
+            "delta": budget.delta,
+            "adjacency": budget.adjacency.value,
+        }
+        Chain.create(Path(path), _body("open", opening))
+        return cls(path)
+
+    @property
+    def path(self) -> Path:
+        """Where the file is."""
+        return self._chain.path
+
+    @property
+    def head(self) -> str:
+        """The hash of the newest entry known here. Note it down elsewhere to pin the history."""
+        return self._last.hash
+
+    def reserve(self, *releases: Release, run: str, label: str = "") -> list[Entry]:
+        """Debit releases, all or none, and return once the debit is on the disk.
+
+        Only then may they leave. ``run`` names the training they belong to; ``label`` marks
+        entries of modes whose budget is not what it seems, such as per-release scope.
+        """
+        if not releases:
+            raise InputError("releases: is empty, must hold at least one release")
+        return self._append(
+            lambda current: current.spend(*releases),
+            [("release", {"run": run, "label": label, **r.to_dict()}) for r in releases],
+        )
+
+    def freeze(self, plan: Release, *, run: str, label: str = "") -> Entry:
+        """Charge a Poisson-sampled plan as a whole, before anything is released.
+
+        Its releases are then reserved one by one as they are made, at no further cost.
+        """
+        return self._append(
+            lambda current: current.freeze(plan),
+            [("freeze", {"run": run, "label": label, **plan.to_dict()})],
+        )[0]
+
+    def set_budget(self, epsilon: float, *, reason: str = "") -> Entry:
+        """Change ε, to no less than what is charged already. δ and adjacency stay for life."""
+        return self._append(
+            lambda current: current.rebudget(epsilon),
+            [("budget", {"epsilon": float(epsilon), "reason": reason})],
+        )[0]
+
+    def _append(
+        self, change: Callable[[Filter], Filter], contents: Sequence[tuple[str, dict[str, Any]]]
+    ) -> list[Entry]:
+        """Admit a change to the state in the file, not to the one in memory, and write it down."""
+
+        def decide(missed: Sequence[Link]) -> list[str]:
+            change(self._advance(self._parse(missed), self.filter))
+            return [_body(kind, content) for kind, content in contents]
+
+        try:
+            links = self._chain.append(self._last, decide)
+        except BudgetExceededError as error:
+            raise BudgetExceededError(f"{self.path}: {error}") from None
+        fresh = self._parse(links)
+        self.filter = self._advance(fresh, self.filter)
+        self.entries += fresh
+        self._last = links[-1]
+        return fresh[-len(contents) :]
+
+    def _parse(self, links: Sequence[Link]) -> list[Entry]:
+        entries = []
+        for link in links:
+            try:
+                content = json.loads(link.body)
+                if not {"kind", "time"} <= set(content):
+                    raise ValueError
+            except (ValueError, TypeError):
+                raise LedgerError(
+                    f"{self.path}: is damaged: entry {link.sequence} is not readable"
+                ) from None
+            entries.append(Entry(link.sequence, link.hash, content))
+        return entries
+
+    def _replay(self, entries: Sequence[Entry]) -> tuple[str, Filter]:
+        opening, *rest = entries
+        try:
+            client = str(opening.content["client"])
+            budget = Guarantee(
+                epsilon=opening.content["epsilon"],
+                delta=opening.content["delta"],
+                adjacency=Adjacency.parse(opening.content["adjacency"]),
+            )
+            state = Filter(budget)
+        except (KeyError, TypeError, InputError) as error:
+            raise LedgerError(f"{self.path}: is damaged: entry 1: {error}") from None
+        state = self._advance(rest, state)
+        if not state.within_budget:
+            raise LedgerError(
+                f"{self.path}: is overspent: {state.charged} charged of {state.budget}"
+            )
+        return client, state
+
+    def _advance(self, entries: Sequence[Entry], state: Filter) -> Filter:
+        """The state after more entries. They were admitted when written: they are only counted."""
+        for kind, group in groupby(entries, key=lambda entry: entry.kind):
+            same = list(group)
+            try:
+                if kind == "release":
+                    state = state.record(*(entry.release for entry in same))
+                elif kind == "freeze":
+                    for entry in same:
+                        state = state.freeze(entry.release)
+                elif kind == "budget":
+                    for entry in same:
+                        state = state.rebudget(entry.content["epsilon"])
+                else:
+                    raise InputError(f"kind = {kind!r}: is unknown")
+            except (KeyError, TypeError, InputError, BudgetExceededError) as error:
+                first, last = same[0].sequence, same[-1].sequence
+                raise LedgerError(
+                    f"{self.path}: is damaged: entries {first} to {last}: {error}"
+                ) from None
+        return state
+
+
+def _body(kind: str, content: dict[str, Any]) -> str:
+    time = datetime.now(UTC).isoformat(timespec="milliseconds")
+    return json.dumps({"kind": kind, "time": time, **content}, allow_nan=False, ensure_ascii=False)
