@@ -1,0 +1,400 @@
+"""The ledger: real files, real processes, real kills."""
+
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pacdp.errors import BudgetExceededError, InputError, LedgerError
+from pacdp.privacy import Adjacency, Guarantee, Ledger, Release, account, calibrate
+from pacdp.privacy.chain import Chain
+
+ZERO_OUT = Adjacency.ZERO_OUT
+BUDGET = Guarantee(epsilon=0.5, adjacency=ZERO_OUT)
+# Sixty of them cost exactly the budget.
+RELEASE = calibrate(epsilon=0.5, releases=60).release().times(1)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "a.ledger"
+
+
+@pytest.fixture
+def ledger(path):
+    return Ledger.create(path, client="a", budget=BUDGET)
+
+
+def edit(path, statement, *, triggers=()):
+    """Change the file behind the ledger's back, as a careless administrator would."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        sql = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"))
+        for name in triggers:
+            connection.execute(f"DROP TRIGGER {name}")
+        connection.execute(statement)
+        for name in triggers:
+            connection.execute(sql[name])
+
+
+def test_what_is_written_is_read_back(path, ledger):
+    ledger.reserve(RELEASE.times(5), run="one", label="test")
+    ledger.set_budget(0.6, reason="asked by the board")
+    again = Ledger(path)
+    assert again.client == "a"
+    assert again.filter == ledger.filter
+    assert again.head == ledger.head
+    assert [entry.kind for entry in again.entries] == ["open", "release", "budget"]
+    assert again.entries[1].release == RELEASE.times(5)
+    assert again.entries[1].content["label"] == "test"
+    assert again.filter.realised == account(RELEASE.times(5))
+
+
+def test_the_last_release_fits_and_the_next_is_refused(path, ledger):
+    for _ in range(60):
+        ledger.reserve(RELEASE, run="one")
+    with pytest.raises(BudgetExceededError, match=r"a\.ledger: would reach .* left: 0 releases"):
+        ledger.reserve(RELEASE, run="one")
+    assert Ledger(path).filter.spent.total() == 60
+
+
+def test_releases_that_go_together_are_taken_together_or_not_at_all(path, ledger):
+    count = Release(noise_multiplier=500, sensitivity=0.5, adjacency=ZERO_OUT)
+    ledger.reserve(RELEASE, count, run="one")
+    with pytest.raises(BudgetExceededError):
+        ledger.reserve(count, RELEASE.times(60), run="one")
+    assert Ledger(path).filter.spent.total() == 2
+
+
+def test_several_runs_draw_on_one_ledger(path, ledger):
+    other = Ledger(path)
+    ledger.reserve(RELEASE.times(30), run="one")
+    other.reserve(RELEASE.times(30), run="two")
+    with pytest.raises(BudgetExceededError):
+        ledger.reserve(RELEASE, run="one")
+    # A refusal is decided by the file, so the stale one still counts the other's releases.
+    assert Ledger(path).filter.spent.total() == 60
+
+
+def test_a_frozen_plan_survives_in_the_file(path, ledger):
+    coin = Release.clipped_sum(noise_multiplier=10, count=9, sampling_rate=0.1, adjacency=ZERO_OUT)
+    ledger.freeze(coin, run="sampled")
+    ledger.reserve(coin.times(9), run="sampled")
+    again = Ledger(path)
+    assert again.filter.affordable(coin) == 0
+    with pytest.raises(BudgetExceededError, match="frozen plan"):
+        again.reserve(coin.times(1), run="sampled")
+
+
+def test_the_budget_changes_by_an_entry_and_not_below_what_is_spent(path, ledger):
+    ledger.reserve(RELEASE.times(30), run="one")
+    with pytest.raises(BudgetExceededError, match="below the spent"):
+        ledger.set_budget(0.1)
+    with pytest.raises(InputError, match="must be"):
+        ledger.set_budget(float("nan"))
+    ledger.set_budget(0.4)
+    assert Ledger(path).filter.budget.epsilon == 0.4
+    assert len(Ledger(path).entries) == 3
+
+
+@pytest.mark.parametrize("client", ["", "  ", "a\nb"])
+def test_a_ledger_needs_a_name(path, client):
+    with pytest.raises(InputError, match="client"):
+        Ledger.create(path, client=client, budget=BUDGET)
+    assert not path.exists()
+
+
+def test_nothing_is_created_for_a_budget_that_is_none(path):
+    with pytest.raises(InputError, match="budget must be > 0"):
+        Ledger.create(path, client="a", budget=Guarantee(epsilon=0, adjacency=ZERO_OUT))
+    assert not path.exists()
+
+
+def test_creating_never_touches_what_exists(path):
+    path.write_text("precious")
+    with pytest.raises(LedgerError, match="exists already"):
+        Ledger.create(path, client="a", budget=BUDGET)
+    assert path.read_text() == "precious"
+    with pytest.raises(LedgerError, match="cannot be created: No such file or directory"):
+        Ledger.create(path.parent / "no" / "where", client="a", budget=BUDGET)
+
+
+def test_the_file_is_the_clients_own(path, ledger):
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_every_commit_is_synced_including_the_folder(path, ledger):
+    with Chain(path)._connection() as connection:
+        assert connection.execute("PRAGMA synchronous").fetchone() == (3,)
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+
+
+# --- what must be refused -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "the file is empty"),
+        (b"not a database at all", "is not a pacdp ledger"),
+        (b"SQLite format 3\0" + bytes(200), "cannot be used"),
+    ],
+)
+def test_foreign_files_are_refused_by_name(path, content, reason):
+    path.write_bytes(content)
+    with pytest.raises(LedgerError, match=reason) as refusal:
+        Ledger(path)
+    assert str(path) in str(refusal.value)
+
+
+def test_other_databases_are_refused(path):
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE entries (x)")
+    with pytest.raises(LedgerError, match="but not a pacdp ledger"):
+        Ledger(path)
+
+
+def test_missing_files_and_folders_are_refused(tmp_path):
+    with pytest.raises(LedgerError, match="No such file"):
+        Ledger(tmp_path / "nothing")
+    with pytest.raises(LedgerError, match="Is a directory"):
+        Ledger(tmp_path)
+
+
+def test_entries_can_be_neither_changed_nor_deleted(path, ledger):
+    ledger.reserve(RELEASE, run="one")
+    for statement in ("DELETE FROM entries", "UPDATE entries SET body = '{}'"):
+        with pytest.raises(sqlite3.IntegrityError, match="append-only"):
+            edit(path, statement)
+
+
+@pytest.mark.parametrize(
+    ("statement", "trigger"),
+    [
+        ("UPDATE entries SET body = replace(body, '0.5', '5.0')", "entries_are_never_updated"),
+        ("UPDATE entries SET hash = upper(hash)", "entries_are_never_updated"),
+        ("DELETE FROM entries WHERE sequence = 2", "entries_are_never_deleted"),
+        ("DELETE FROM entries WHERE sequence = 1", "entries_are_never_deleted"),
+        ("DELETE FROM entries", "entries_are_never_deleted"),
+    ],
+)
+def test_careless_edits_are_noticed(path, ledger, statement, trigger):
+    ledger.reserve(RELEASE, run="one")
+    ledger.reserve(RELEASE, run="one")
+    edit(path, statement, triggers=[trigger])
+    with pytest.raises(LedgerError, match="is damaged"):
+        Ledger(path)
+
+
+def test_a_missing_guard_is_noticed(path, ledger):
+    edit(path, "DROP TRIGGER entries_are_never_deleted")
+    with pytest.raises(LedgerError, match="tables are not those of a ledger"):
+        Ledger(path)
+
+
+def test_a_newer_format_is_refused(path, ledger):
+    edit(path, "PRAGMA user_version = 2")
+    with pytest.raises(LedgerError, match="has ledger format 2, this version reads 1"):
+        Ledger(path)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "nonsense",
+        "[]",
+        "{}",
+        '{"kind": "gift", "time": ""}',
+        '{"kind": "release", "time": ""}',
+        '{"kind": "budget", "time": "", "epsilon": -1}',
+        '{"kind": "budget", "time": "", "epsilon": "much"}',
+    ],
+)
+def test_well_chained_nonsense_is_refused(path, ledger, body):
+    Chain(path).append(ledger._last, lambda _: [body])
+    with pytest.raises(LedgerError, match="is damaged: entr"):
+        Ledger(path)
+
+
+def test_an_overspent_chain_is_refused(path, ledger):
+    content = {"kind": "release", "time": "", "run": "", **RELEASE.times(61).to_dict()}
+    Chain(path).append(ledger._last, lambda _: [json.dumps(content)])
+    with pytest.raises(LedgerError, match="is overspent"):
+        Ledger(path)
+
+
+def test_an_older_copy_is_noticed_where_the_head_is_known(path, ledger, tmp_path):
+    ledger.reserve(RELEASE, run="one")
+    shutil.copy(path, tmp_path / "backup")
+    first = ledger.head
+    ledger.reserve(RELEASE, run="one")
+    newest = ledger.head
+    shutil.copy(tmp_path / "backup", path)
+    assert Ledger(path, head=first).head == first
+    with pytest.raises(LedgerError, match="an older or another copy"):
+        Ledger(path, head=newest)
+    # A process that has the newer state in mind notices by itself.
+    with pytest.raises(LedgerError, match="an older or another copy"):
+        ledger.reserve(RELEASE, run="one")
+
+
+def test_a_known_head_stays_known_as_the_ledger_grows(path, ledger):
+    first = ledger.head
+    ledger.reserve(RELEASE, run="one")
+    assert Ledger(path, head=first).head == ledger.head != first
+
+
+def damaged_or_the_same(path, expected):
+    """A damaged file is refused as a ledger error, or the damage touched nothing that counts."""
+    try:
+        found = Ledger(path)
+    except LedgerError as error:
+        assert str(path) in str(error)  # noqa: PT017
+        assert "\n" not in str(error)  # noqa: PT017
+        return
+    assert found.entries == expected.entries
+    assert found.filter == expected.filter
+
+
+@settings(max_examples=300)
+@given(data=st.data())
+def test_fuzzed_files_are_refused_or_unharmed(tmp_path_factory, data):
+    folder = tmp_path_factory.mktemp("fuzz")
+    path = folder / "a.ledger"
+    ledger = Ledger.create(path, client="a", budget=BUDGET)
+    for _ in range(3):
+        ledger.reserve(RELEASE, run="one")
+    content = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(content) - 1))
+        content[place] ^= data.draw(st.integers(1, 255))
+    path.write_bytes(content)
+    damaged_or_the_same(path, ledger)
+
+
+def test_every_truncation_is_refused_or_unharmed(path, ledger):
+    for _ in range(20):
+        ledger.reserve(RELEASE, run="a run with a long name, so that the file has several pages")
+    content = path.read_bytes()
+    rng = random.Random(0)
+    for length in {
+        0,
+        1,
+        15,
+        16,
+        100,
+        4096,
+        8192,
+        *(rng.randrange(len(content)) for _ in range(50)),
+    }:
+        path.write_bytes(content[:length])
+        with pytest.raises(LedgerError):
+            Ledger(path)
+
+
+def test_a_copy_that_cannot_be_written_can_be_read_but_not_spent(path, ledger, tmp_path):
+    path.chmod(0o400)
+    script = "import sys; from pacdp.cli import main; main()"
+    command = [sys.executable, "-c", script, "ledger", "verify", str(path)]
+    assert subprocess.run(command, capture_output=True).returncode == 0
+    if os.geteuid() != 0:  # nothing is read-only for root
+        with pytest.raises(LedgerError, match="cannot be used"):
+            ledger.reserve(RELEASE, run="one")
+
+
+def test_a_full_disk_refuses_and_loses_nothing(path, ledger):
+    ledger.reserve(RELEASE, run="one")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    long_name = "needs more than the page that is there" * 200
+    # The kernel refuses to grow any file beyond this, as a full disk would.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        with pytest.raises(LedgerError, match="cannot be used"):
+            ledger.reserve(RELEASE, run=long_name)
+        with pytest.raises(LedgerError, match="cannot be used"):
+            Ledger.create(path.parent / "b.ledger", client="b", budget=BUDGET)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not (path.parent / "b.ledger").exists()
+    assert Ledger(path).entries == ledger.entries
+    ledger.reserve(RELEASE, run="one")
+
+
+# --- several processes, and kill -9 ----------------------------------------------------------
+
+# Spends one release at a time and says so only after the ledger has let it out.
+SPENDER = """
+import sys
+from pacdp.errors import BudgetExceededError
+from pacdp.privacy import Ledger, Release
+noise, run = float(sys.argv[2]), sys.argv[3]
+release = Release.clipped_sum(noise_multiplier=noise, adjacency="zero-out")
+ledger = Ledger(sys.argv[1])
+print("ready", flush=True)
+sys.stdin.readline()
+try:
+    while True:
+        print(ledger.reserve(release, run=run)[0].hash, flush=True)
+except BudgetExceededError:
+    print("refused", flush=True)
+"""
+
+
+def spender(path: Path, release: Release, run: str) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", SPENDER, str(path), repr(release.noise_multiplier), run],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def go(process: subprocess.Popen[str]) -> None:
+    process.stdin.write("go\n")
+    process.stdin.flush()
+
+
+def test_two_processes_cannot_both_take_the_last_release(path, ledger):
+    processes = [spender(path, RELEASE, run) for run in ("one", "two")]
+    for process in processes:
+        go(process)
+    outputs = [process.communicate()[0].split() for process in processes]
+    assert all(output[-1] == "refused" for output in outputs)
+    got_out = [hash_ for output in outputs for hash_ in output[:-1]]
+    state = Ledger(path)
+    assert len(got_out) == 60
+    assert sorted(got_out) == sorted(entry.hash for entry in state.entries[1:])
+    assert state.filter.realised.epsilon <= 0.5
+
+
+def test_kill_9_never_loses_a_release_that_got_out(path, ledger):
+    tiny = calibrate(epsilon=0.5, releases=100_000).release().times(1)
+    rng = random.Random(0)
+    got_out: list[str] = []
+    kills = 25
+    for number in range(kills):
+        process = spender(path, tiny, f"life {number}")
+        go(process)
+        for _ in range(rng.randrange(1, 30)):
+            got_out.append(process.stdout.readline().strip())
+        # The child is somewhere in its next releases: reading, journalling, syncing, printing.
+        process.send_signal(signal.SIGKILL)
+        got_out += process.communicate()[0].split()
+        entries = Ledger(path).entries
+        recorded = {entry.hash for entry in entries}
+        assert recorded.issuperset(got_out)
+        # At most the one release that was paid for and killed on its way out.
+        assert len(entries) - 1 - len(got_out) <= number + 1
+    assert Ledger(path).filter.spent.total() >= len(got_out) > kills
