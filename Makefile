@@ -33,8 +33,12 @@ bench: setup ## Measure against other libraries; writes build/bench.json row by 
 docs: setup ## Build the documentation into build/site
 	$(BIN)/mkdocs build --strict --quiet
 
-wheel: setup ## Build the wheel into build/dist
-	$(BIN)/python -m build --wheel --outdir build/dist
+wheel: setup ## Build the wheel, install it in a clean environment and use it there
+	rm -rf build/dist build/clean
+	$(BIN)/python -m build --wheel --outdir build/dist > build/wheel.log
+	$(PYTHON) -m venv build/clean
+	build/clean/bin/python -m pip install --quiet --constraint constraints.txt build/dist/*.whl
+	cd build/clean && bin/pacdp --version && bin/pacdp calibrate --epsilon 0.1 --releases 13
 
 clean: ## Remove the virtual environment and everything built
 	rm -rf $(VENV) build
