@@ -34,7 +34,8 @@ docs: setup ## Build the documentation into build/site
 	$(BIN)/mkdocs build --strict --quiet
 
 wheel: setup ## Build the wheel, install it in a clean environment and use it there
-	rm -rf build/dist build/clean
+	rm -rf build/dist build/clean build/lib build/bdist*
+	mkdir -p build
 	$(BIN)/python -m build --wheel --outdir build/dist > build/wheel.log
 	$(PYTHON) -m venv build/clean
 	build/clean/bin/python -m pip install --quiet --constraint constraints.txt build/dist/*.whl

@@ -36,21 +36,33 @@ def positive(name: str, value: ArrayLike) -> FloatArray:
 
 
 def not_negative(name: str, value: ArrayLike) -> FloatArray:
-    """A finite number of at least zero."""
+    """A finite number of at least zero.
+
+    >>> float(not_negative("epsilon", 0))
+    0.0
+    """
     array = _numbers(name, value, "a finite number >= 0")
     _refuse(name, array, ~(np.isfinite(array) & (array >= 0)), "a finite number >= 0")
     return array
 
 
 def probability(name: str, value: ArrayLike) -> FloatArray:
-    """A number strictly between 0 and 1, such as δ."""
+    """A number strictly between 0 and 1, such as δ.
+
+    >>> float(probability("delta", 1e-5))
+    1e-05
+    """
     array = _numbers(name, value, "a number in (0, 1)")
     _refuse(name, array, ~((array > 0) & (array < 1)), "a number in (0, 1)")
     return array
 
 
 def rate(name: str, value: ArrayLike) -> FloatArray:
-    """A number in (0, 1], such as a sampling rate."""
+    """A number in (0, 1], such as a sampling rate.
+
+    >>> float(rate("sampling_rate", 1))
+    1.0
+    """
     array = _numbers(name, value, "a number in (0, 1]")
     _refuse(name, array, ~((array > 0) & (array <= 1)), "a number in (0, 1]")
     return array
@@ -62,16 +74,57 @@ def count(name: str, value: ArrayLike) -> IntArray:
     >>> int(count("releases", 13))
     13
     """
-    array = _numbers(name, value, "a whole number >= 1")
-    # Compared as floats first: NaN and 1e300 must not be cast to integers.
-    whole = (array >= 1) & (array <= LARGEST_COUNT) & (array == np.floor(array))
-    _refuse(name, array, ~whole, "a whole number >= 1")
+    allowed = "a whole number from 1 to 2^53"
+    array = _numbers(name, value, allowed)
+    # Integers are compared as such, before a float could round them; NaN is never cast to one.
+    exact = np.asarray(value) if np.asarray(value).dtype.kind in "iu" else array
+    whole = (exact >= 1) & (exact <= LARGEST_COUNT) & (array == np.floor(array))
+    _refuse(name, array, ~whole, allowed)
     return array.astype(np.int64)
 
 
+def single(name: str, array: NDArray[Any]) -> Any:
+    """The one number of a checked value; an array is refused.
+
+    >>> single("delta", probability("delta", 1e-5))
+    1e-05
+    """
+    if array.ndim:
+        raise InputError(f"{name}: has {array.size} values, must be one number")
+    return array.item()
+
+
+def together(**arrays: NDArray[Any]) -> list[NDArray[Any]]:
+    """The arrays, broadcast against each other; shapes that do not fit are refused by name.
+
+    >>> [array.shape for array in together(a=np.ones(3), b=np.ones(()))]
+    [(3,), (3,)]
+    """
+    try:
+        return [np.array(array) for array in np.broadcast_arrays(*arrays.values())]
+    except ValueError:
+        shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
+        raise InputError(f"{shapes}: must be single numbers, or one for each client") from None
+
+
+def text(name: str, value: str) -> str:
+    """A string, possibly empty.
+
+    >>> text("run", "first")
+    'first'
+    """
+    if not isinstance(value, str):
+        raise InputError(f"{name} = {value!r}: must be a string")
+    return value
+
+
 def member(name: str, value: str, allowed: Collection[str]) -> str:
-    """One of a closed set of names."""
-    if value not in allowed:
+    """One of a closed set of names.
+
+    >>> member("accountant", "exact", ["exact", "rdp"])
+    'exact'
+    """
+    if not isinstance(value, str) or value not in allowed:
         raise InputError(f"{name} = {value!r}: must be one of {', '.join(allowed)}")
     return value
 

@@ -122,7 +122,7 @@ def test_calibrate_the_sampling_rate():
         ("calibrate --epsilon nan --releases 13", "epsilon = nan: must be"),
         ("calibrate --epsilon inf --releases 13", "epsilon = inf: must be"),
         ("calibrate --epsilon much --releases 13", "--epsilon"),
-        ("calibrate --epsilon 1 --releases 0", "releases = 0: must be a whole number >= 1"),
+        ("calibrate --epsilon 1 --releases 0", "releases = 0: must be a whole number from 1"),
         ("calibrate --epsilon 1 --releases 2.5", "--releases"),
         ("calibrate --epsilon 1 --releases 13 --delta 1", "delta = 1: must be a number in (0, 1)"),
         ("calibrate --epsilon 1 --releases 13 --adjacency near", "must be one of zero-out, repl"),
@@ -135,7 +135,7 @@ def test_calibrate_the_sampling_rate():
         ("accuont", "No such command"),
         ("ledger show nowhere.ledger", "nowhere.ledger: cannot be read"),
         ("ledger create /nowhere/a --client a --epsilon 1", "cannot be created"),
-        ("ledger create a.ledger --client a --epsilon 0", "must be > 0"),
+        ("ledger create a.ledger --client a --epsilon 0", "must be a finite number > 0"),
     ],
 )
 def test_bad_input_is_one_line_and_code_2(arguments, reason, tmp_path, monkeypatch):

@@ -34,6 +34,13 @@ def test_the_largest_mu_is_safe_and_tight(epsilon, delta):
     assert true_delta(epsilon, mu * (1 + 1e-11)) > delta
 
 
+@given(epsilon=budgets, rest=st.floats(-9, -0.5).map(lambda exponent: 10**exponent))
+def test_a_delta_near_one_is_safe_too(epsilon, rest):
+    mu = mu_for(epsilon, 1 - rest)
+    assert true_delta(epsilon, mu) <= 1 - rest
+    assert true_delta(epsilon_for(mu, 1 - rest), mu) <= 1 - rest
+
+
 @given(mu=mus, delta=deltas)
 def test_the_smallest_epsilon_is_safe_and_tight(mu, delta):
     epsilon = epsilon_for(mu, delta)

@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -147,7 +148,7 @@ def test_every_commit_is_synced_including_the_folder(path, ledger):
     [
         (b"", "the file is empty"),
         (b"not a database at all", "is not a pacdp ledger"),
-        (b"SQLite format 3\0" + bytes(200), "cannot be used"),
+        (b"SQLite format 3\0" + bytes(200), "is not a pacdp ledger"),
     ],
 )
 def test_foreign_files_are_refused_by_name(path, content, reason):
@@ -167,8 +168,19 @@ def test_other_databases_are_refused(path):
 def test_missing_files_and_folders_are_refused(tmp_path):
     with pytest.raises(LedgerError, match="No such file"):
         Ledger(tmp_path / "nothing")
-    with pytest.raises(LedgerError, match="Is a directory"):
+    with pytest.raises(LedgerError, match="is not a file"):
         Ledger(tmp_path)
+
+
+def test_a_pipe_is_refused_and_not_waited_for(path):
+    os.mkfifo(path)
+    with pytest.raises(LedgerError, match="is not a file"):
+        Ledger(path)
+
+
+def test_a_head_is_a_whole_hash(path, ledger):
+    with pytest.raises(InputError, match="64 hexadecimal digits"):
+        Ledger(path, head=ledger.head[:8])
 
 
 def test_entries_can_be_neither_changed_nor_deleted(path, ledger):
@@ -350,9 +362,9 @@ except BudgetExceededError:
 """
 
 
-def spender(path: Path, release: Release, run: str) -> subprocess.Popen[str]:
+def spender(path: Path, release: Release, run: str, script: str = SPENDER) -> subprocess.Popen[str]:
     process = subprocess.Popen(
-        [sys.executable, "-c", SPENDER, str(path), repr(release.noise_multiplier), run],
+        [sys.executable, "-c", script, str(path), repr(release.noise_multiplier), run],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -377,6 +389,67 @@ def test_two_processes_cannot_both_take_the_last_release(path, ledger):
     assert len(got_out) == 60
     assert sorted(got_out) == sorted(entry.hash for entry in state.entries[1:])
     assert state.filter.realised.epsilon <= 0.5
+
+
+# Opens the ledger anew for each release, from several threads at once.
+CROWD = """
+import sys, threading
+from pacdp.errors import BudgetExceededError
+from pacdp.privacy import Ledger, Release
+release = Release.clipped_sum(noise_multiplier=float(sys.argv[2]), adjacency="zero-out")
+print("ready", flush=True)
+sys.stdin.readline()
+def spend():
+    try:
+        while True:
+            print(Ledger(sys.argv[1]).reserve(release, run=sys.argv[3])[0].hash, flush=True)
+    except BudgetExceededError:
+        pass
+threads = [threading.Thread(target=spend) for _ in range(3)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+"""
+
+
+def test_threads_of_several_processes_share_one_truth(path, ledger):
+    processes = [spender(path, RELEASE, run, script=CROWD) for run in ("one", "two")]
+    for process in processes:
+        go(process)
+    got_out = [hash_ for process in processes for hash_ in process.communicate()[0].split()]
+    entries = Ledger(path).entries[1:]
+    assert sorted(got_out) == sorted(entry.hash for entry in entries)
+    assert len(entries) == 60
+
+
+def test_threads_may_share_one_ledger(path, ledger):
+    granted = []
+
+    def spend():
+        try:
+            while True:
+                granted.append(ledger.reserve(RELEASE, run="one")[0].hash)
+        except BudgetExceededError:
+            pass
+
+    threads = [threading.Thread(target=spend) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(granted) == sorted(entry.hash for entry in Ledger(path).entries[1:])
+    assert len(granted) == 60
+
+
+def test_a_second_name_is_refused(path, ledger):
+    path.with_suffix(".link").hardlink_to(path)
+    with pytest.raises(LedgerError, match="has 2 names"):
+        Ledger(path)
+
+
+@pytest.mark.parametrize("wrong", [{"run": b"x"}, {"run": "one", "label": 3}])
+def test_marks_are_text(ledger, wrong):
+    with pytest.raises(InputError, match="must be a string"):
+        ledger.reserve(RELEASE, **wrong)
 
 
 def test_kill_9_never_loses_a_release_that_got_out(path, ledger):

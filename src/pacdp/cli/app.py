@@ -18,6 +18,18 @@ app.command("demo")(demo_command)
 app.add_typer(ledger.app, name="ledger")
 
 
+# Set by the parsed option, and read when the command has failed.
+_wanted = {"debug": False}
+
+
+def _message(error: Exception) -> str:
+    if isinstance(error, typer.TyperException):
+        return error.format_message()
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
+
+
 def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"pacdp {__version__}")
@@ -34,6 +46,7 @@ def root(
     ] = False,
 ) -> None:
     """Federated learning in which every client chooses its own privacy budget, and gets it."""
+    _wanted["debug"] = debug
 
 
 def main() -> None:
@@ -43,10 +56,10 @@ def main() -> None:
     try:
         code = command.main(arguments, prog_name="pacdp", standalone_mode=False)
     except (PacdpError, OSError, typer.TyperException) as error:
-        if "--debug" in arguments:
+        if _wanted["debug"]:
             raise
+        message = _message(error)
         # A bare command asks for help, which has been printed; it has nothing to add.
-        message = error.format_message() if isinstance(error, typer.TyperException) else str(error)
         if message:
             typer.echo(f"pacdp: {' '.join(message.split())}", err=True)
         code = 2 if message else 0

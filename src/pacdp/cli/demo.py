@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from pacdp.privacy import DEFAULT_DELTA
+
 
 def demo_command(
     out: Annotated[Path, typer.Option(help="Folder for the ledgers and the picture.")] = Path(
@@ -32,7 +34,7 @@ def demo_command(
         pass
     table = Table(
         title=f"{demo.ROUNDS} rounds of {demo.LOCAL_EPOCHS} local epochs; "
-        f"ε at δ = 1e-05, {demo.ADJACENCY}"
+        f"ε at δ = {DEFAULT_DELTA:g}, {demo.ADJACENCY}"
     )
     table.add_column("hospital", no_wrap=True)
     for heading in ("records", "budget ε", "releases", "noise σ/C", "spent ε"):

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pacdp.checks import member
+from pacdp.checks import member, positive, single
 from pacdp.cli import options
 from pacdp.cli.output import print_json, print_rows
 from pacdp.privacy import DEFAULT_DELTA, Adjacency, Guarantee, Ledger
@@ -36,6 +36,7 @@ def create(
     adjacency: options.AdjacencyName = Adjacency.ZERO_OUT.value,
 ) -> None:
     """Make a new ledger with its budget. An existing file is never touched."""
+    epsilon = single("epsilon", positive("epsilon", epsilon))
     budget = Guarantee(epsilon=epsilon, delta=delta, adjacency=Adjacency.parse(adjacency))
     _summary(Ledger.create(path, client=client, budget=budget))
 

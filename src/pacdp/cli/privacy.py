@@ -87,29 +87,30 @@ def calibrate_command(
             scope=scope,
             sampling_rate=1.0 if sampling_rate is None else sampling_rate,
         )
-        plan, name = calibration.release(), calibration.accountant
+        plan = calibration.release()
+        guarantee = Guarantee(
+            epsilon=epsilon,
+            delta=delta,
+            adjacency=plan.adjacency,
+            accountant=calibration.accountant,
+            scope=calibration.scope,
+        )
     else:
         if sampling_rate is not None or Scope.parse(scope) is not Scope.TOTAL:
             raise InputError(
                 "--noise-multiplier: finds the sampling rate of a total budget; "
                 "leave out --sampling-rate and --scope"
             )
-        name = accountant or "pld"
         plan = calibrate_sampling_rate(
             epsilon=epsilon,
             releases=releases,
             noise_multiplier=noise_multiplier,
             delta=delta,
             adjacency=adjacency,
-            accountant=name,
+            accountant=accountant or "pld",
         )
-    guarantee = Guarantee(
-        epsilon=epsilon,
-        delta=delta,
-        adjacency=plan.adjacency,
-        accountant=name,
-        scope=Scope.parse(scope),
-    )
+        # Where the budget affords every record, less than all of it is needed.
+        guarantee = account(plan, delta=delta, accountant=accountant)
     _show(guarantee, [plan], as_json)
 
 
@@ -136,6 +137,7 @@ def _show(guarantee: Guarantee, releases: Sequence[Release], as_json: bool) -> N
         rows["whole run"] = str(total)
     rows["noise multiplier"] = ", ".join(f"{value:.10g}" for value in noise) + "  (σ/C)"
     rows["releases"] = ", ".join(map(str, counts)) + "  (per record)"
-    if rate < 1:
-        rows["sampling rate"] = f"{rate:.8g}  (Poisson, per record)"
+    rows["sampling rate"] = (
+        f"{rate:.8g}  (Poisson, per record)" if rate < 1 else "1  (every record)"
+    )
     print_rows(rows)

@@ -7,7 +7,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from pacdp.errors import BudgetExceededError
-from pacdp.privacy import Adjacency, Guarantee, Ledger, Release, account, calibrate
+from pacdp.privacy import DEFAULT_DELTA, Adjacency, Guarantee, Ledger, Release, account, calibrate
 
 ROUNDS = 20
 LOCAL_EPOCHS = 5
@@ -90,7 +90,7 @@ def figure(releases: dict[Hospital, Release]) -> Figure:
     axes.set_yscale("log")
     axes.set_xticks(range(0, ROUNDS + 1, 5))
     axes.set_xlabel(f"round ({LOCAL_EPOCHS} releases per record each)")
-    axes.set_ylabel(f"certified ε so far (δ = 1e-5, {ADJACENCY})")
+    axes.set_ylabel(f"certified ε so far (δ = {DEFAULT_DELTA:g}, {ADJACENCY})")
     axes.set_title("Every hospital spends its own budget, and not more")
     axes.grid(alpha=0.3)
     figure.legend(loc="outside lower center", ncols=3, fontsize="small")

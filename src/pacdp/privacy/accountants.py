@@ -170,9 +170,8 @@ def noise_by_search(
     """The least z that an accountant without an inverse prices within ε, to 1e-6 relative."""
 
     def cost(z: float) -> float:
-        release = Release(
-            noise_multiplier=z,
-            sensitivity=1.0,
+        release = Release.clipped_sum(
+            noise_multiplier=z * adjacency.sensitivity,
             adjacency=adjacency,
             count=count,
             sampling_rate=sampling_rate,

@@ -1,12 +1,22 @@
 """The two questions: what did these releases cost, and how much noise does a budget ask for?"""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pacdp.checks import FloatArray, IntArray, count, positive, probability, rate
+from pacdp.checks import (
+    FloatArray,
+    IntArray,
+    count,
+    positive,
+    probability,
+    rate,
+    single,
+    together,
+)
 from pacdp.errors import InputError
 from pacdp.privacy.accountants import choose, noise_by_search
 from pacdp.privacy.guarantee import DEFAULT_DELTA, Adjacency, Guarantee, Scope
@@ -39,7 +49,7 @@ def account(
     adjacencies = {release.adjacency for release in releases}
     if len(adjacencies) > 1:
         raise InputError("releases: have different adjacencies, must share one")
-    delta, scope = float(probability("delta", delta)), Scope.parse(scope)
+    delta, scope = single("delta", probability("delta", delta)), Scope.parse(scope)
     chosen = choose(accountant, sampled=any(release.sampled for release in releases))
     if scope is Scope.PER_RELEASE:
         epsilon = max(chosen.epsilon([release.times(1)], delta) for release in releases)
@@ -80,11 +90,15 @@ class Calibration:
         >>> print(account(plan.release(1)))
         ε = 0.5 at δ = 1e-05, zero-out (exact)
         """
+
+        def own(name: str) -> Any:
+            return single(name, np.asarray(getattr(self, name))[client])
+
         return Release.clipped_sum(
-            noise_multiplier=float(np.asarray(self.noise_multiplier)[client]),
+            noise_multiplier=own("noise_multiplier"),
             adjacency=self.adjacency,
-            count=int(np.asarray(self.releases)[client]),
-            sampling_rate=float(np.asarray(self.sampling_rate)[client]),
+            count=own("releases"),
+            sampling_rate=own("sampling_rate"),
         )
 
 
@@ -109,15 +123,11 @@ def calibrate(
     110.86914
     """
     adjacency, scope = Adjacency.parse(adjacency), Scope.parse(scope)
-    # A client's row of every array; the arrays are copied, since broadcasts share their memory.
-    epsilon, delta, count_, q = (
-        np.array(array)
-        for array in np.broadcast_arrays(
-            positive("epsilon", epsilon),
-            probability("delta", delta),
-            count("releases", releases),
-            rate("sampling_rate", sampling_rate),
-        )
+    epsilon, delta, count_, q = together(
+        epsilon=positive("epsilon", epsilon),
+        delta=probability("delta", delta),
+        releases=count("releases", releases),
+        sampling_rate=rate("sampling_rate", sampling_rate),
     )
     chosen = choose(accountant, sampled=bool(np.any(q < 1)))
     charged = np.ones_like(count_) if scope is Scope.PER_RELEASE else count_
@@ -159,18 +169,14 @@ def calibrate_sampling_rate(
     >>> account(plan).epsilon <= 0.1
     True
     """
-    target, delta = float(positive("epsilon", epsilon)), float(probability("delta", delta))
+    target = single("epsilon", positive("epsilon", epsilon))
+    delta = single("delta", probability("delta", delta))
     whole = Release.clipped_sum(
         noise_multiplier=noise_multiplier, adjacency=Adjacency.parse(adjacency), count=releases
     )
     chosen = choose(accountant, sampled=True)
 
-    def at(q: float) -> Release:
-        return Release.clipped_sum(
-            noise_multiplier=whole.noise_multiplier,
-            adjacency=whole.adjacency,
-            count=whole.count,
-            sampling_rate=q,
-        )
+    def cost(q: float) -> float:
+        return chosen.epsilon([replace(whole, sampling_rate=q)], delta)
 
-    return at(largest_rate(lambda q: chosen.epsilon([at(q)], delta), target))
+    return replace(whole, sampling_rate=largest_rate(cost, target))

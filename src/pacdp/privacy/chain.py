@@ -17,6 +17,7 @@ it from the start, or put back an older copy; that shows only to those who know 
 import hashlib
 import os
 import sqlite3
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -89,7 +90,7 @@ class Chain:
 
     def read(self) -> list[Link]:
         """Every entry, after checking the whole file."""
-        self._check_header()
+        self._check_file()
         with self._connection() as connection:
             connection.execute("BEGIN")
             return self._verified(connection)
@@ -100,7 +101,7 @@ class Chain:
         ``last`` is the newest entry that the caller knows. Returns all entries since, the new ones
         at the end, once they are on the disk. If ``decide`` raises, nothing is written.
         """
-        self._check_header()
+        self._check_file()
         with self._connection() as connection:
             connection.execute("BEGIN IMMEDIATE")
             seen = _select(connection, last.sequence)
@@ -146,16 +147,26 @@ class Chain:
             last = link
         return list(links)
 
-    def _check_header(self) -> None:
-        """Refuse what SQLite would misread: it takes an empty file for an empty database."""
+    def _check_file(self) -> None:
+        """Refuse what SQLite would misread, without opening the file.
+
+        Closing any handle to a file drops all locks that this process holds on it, also those of a
+        transaction in another thread: nobody but SQLite may open it.
+        """
         try:
-            with self.path.open("rb") as file:
-                header = file.read(16)
-        except OSError as error:
-            raise LedgerError(f"{self.path}: cannot be read: {error.strerror}") from None
-        if header != b"SQLite format 3\0":
+            found = self.path.stat()
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise LedgerError(f"{self.path}: cannot be read: {reason}") from None
+        if not stat.S_ISREG(found.st_mode):
+            raise LedgerError(f"{self.path}: is not a file")
+        if not found.st_size:
+            # SQLite takes an empty file for an empty database.
+            raise LedgerError(f"{self.path}: is not a pacdp ledger (the file is empty)")
+        if found.st_nlink > 1:
+            # The journal of a crash is found by the name of the file, so it must have only one.
             raise LedgerError(
-                f"{self.path}: is not a pacdp ledger" + ("" if header else " (the file is empty)")
+                f"{self.path}: has {found.st_nlink} names (hard links), must have one"
             )
 
     @contextmanager
@@ -175,6 +186,8 @@ class Chain:
         except PacdpError:
             raise
         except (sqlite3.Error, OverflowError, UnicodeError) as error:
+            if "not a database" in str(error):
+                raise LedgerError(f"{self.path}: is not a pacdp ledger") from error
             raise LedgerError(f"{self.path}: cannot be used: {error}") from error
 
 

@@ -25,7 +25,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
-from pacdp.checks import LARGEST_COUNT
+from pacdp.checks import LARGEST_COUNT, positive, single
 from pacdp.errors import BudgetExceededError, InputError
 from pacdp.privacy.accounting import account
 from pacdp.privacy.gaussian import mu_for
@@ -101,6 +101,7 @@ class Filter:
 
     def rebudget(self, epsilon: float) -> "Filter":
         """The filter under another ε, which may not be below what is charged already."""
+        epsilon = single("epsilon", positive("epsilon", epsilon))
         after = replace(self, budget=replace(self.budget, epsilon=epsilon))
         if not after.within_budget:
             raise BudgetExceededError(f"budget {after.budget}: is below the spent {self.charged}")
@@ -114,7 +115,7 @@ class Filter:
             return self.frozen[one] - self.spent[one]
         # Asked of the filter itself, so that the answer is exactly what it will accept.
         low, high = 0, 1
-        while high <= LARGEST_COUNT and self.record(one.times(high)).within_budget:
+        while high <= LARGEST_COUNT // 4 and self.record(one.times(high)).within_budget:
             low, high = high, 2 * high
         while high - low > 1:
             middle = (low + high) // 2
@@ -159,7 +160,11 @@ class Filter:
 
     @cached_property
     def realised(self) -> Guarantee:
-        """What the releases made so far certify."""
+        """What the releases made so far certify, had they been planned.
+
+        Where noise was chosen from what earlier releases showed, the guarantee is the budget; this
+        is then a reading of how much of it is used.
+        """
         return self._price(_listed(self.spent))
 
     @property
@@ -184,6 +189,9 @@ class Filter:
     def _refusal(self, releases: Iterable[Release]) -> str:
         after = self.record(*releases).charged.epsilon
         message = f"would reach ε = {after:.6g} of the budget {self.budget}; "
+        if self.frozen:
+            # Counting what is left takes seconds here, in which a ledger would hold its lock.
+            return message + "less is left beside the frozen plans"
         message += f"spent so far: ε = {self.realised.epsilon:.6g}; left: "
         kinds = {release.times(1) for release in releases}
         if len(kinds) == 1:

@@ -29,6 +29,8 @@ from pacdp.checks import FloatArray, not_negative, positive, probability
 
 # Both inverses move by this relative amount towards more privacy, which covers their rounding.
 GUARD = 1e-12
+# Near δ = 1 it is 1 − δ that counts, and rounding is relative to that.
+_GUARD_NEAR_ONE = 1e-14
 
 _LOG_SQRT_2PI = 0.5 * np.log(2 * np.pi)
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(6)
@@ -67,7 +69,8 @@ def epsilon_for(mu: ArrayLike, delta: ArrayLike) -> FloatArray:
             np.maximum(some_mu * (some_mu / 2 - ndtri(some_delta)) * (1 + 1e-9), 1e-9 * some_delta),
             (some_mu, np.log(some_delta)),
         )
-        result[costs] = np.maximum(root, 0) * (1 + GUARD) + 4 * GUARD * some_delta
+        guard = GUARD + _GUARD_NEAR_ONE / (1 - some_delta)
+        result[costs] = np.maximum(root, 0) * (1 + guard) + 4 * guard * some_delta
     return np.asarray(result)[()]
 
 
@@ -94,7 +97,8 @@ def mu_for(epsilon: ArrayLike, delta: ArrayLike) -> FloatArray:
         np.log(upper) + 1e-9,
         (epsilon, log_delta),
     )
-    return np.asarray(np.exp(log_mu) * (1 - GUARD))[()]
+    guard = GUARD + _GUARD_NEAR_ONE / (1 - delta)
+    return np.asarray(np.exp(log_mu) * (1 - guard))[()]
 
 
 def _root(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self
 
-from pacdp.checks import member, not_negative, probability
+from pacdp.checks import member, not_negative, probability, single
 
 DEFAULT_DELTA = 1e-5
 
@@ -75,8 +75,10 @@ class Guarantee:
 
     def __post_init__(self) -> None:
         # Plain floats, so that a saved guarantee reads back as it was.
-        object.__setattr__(self, "epsilon", float(not_negative("epsilon", self.epsilon)))
-        object.__setattr__(self, "delta", float(probability("delta", self.delta)))
+        object.__setattr__(
+            self, "epsilon", single("epsilon", not_negative("epsilon", self.epsilon))
+        )
+        object.__setattr__(self, "delta", single("delta", probability("delta", self.delta)))
         object.__setattr__(self, "adjacency", Adjacency.parse(self.adjacency))
         object.__setattr__(self, "scope", Scope.parse(self.scope))
 

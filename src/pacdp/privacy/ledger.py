@@ -26,20 +26,23 @@ pacdp.errors.BudgetExceededError: ...hospital.ledger: would reach ε = 0.52... l
 """
 
 import json
+import re
+import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from pacdp.checks import text
 from pacdp.errors import BudgetExceededError, InputError, LedgerError
 from pacdp.privacy.chain import Chain, Link
 from pacdp.privacy.filter import Filter
 from pacdp.privacy.guarantee import Adjacency, Guarantee
 from pacdp.privacy.releases import Release
 
-_RELEASE_FIELDS = ("noise_multiplier", "sensitivity", "adjacency", "count", "sampling_rate")
+_RELEASE_FIELDS = [field.name for field in fields(Release)]
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,11 @@ class Ledger:
         does not contain it is refused, so a restored older one is noticed.
         """
         self._chain = Chain(Path(path))
+        # The state in memory follows the file in one step, whoever asks.
+        self._lock = threading.Lock()
         links = self._chain.read()
+        if head is not None and not re.fullmatch("[0-9a-f]{64}", head):
+            raise InputError(f"head = {head!r}: must be the 64 hexadecimal digits of an entry")
         if head is not None and head not in {link.hash for link in links}:
             raise LedgerError(
                 f"{path}: does not contain the entry {head}: an older or another copy"
@@ -88,7 +95,7 @@ class Ledger:
     def create(cls, path: Path | str, *, client: str, budget: Guarantee) -> "Ledger":
         """Make a new ledger. An existing file is refused, whatever it holds."""
         Filter(budget)  # refuses what is no budget before there is a file
-        if not client.strip() or not client.isprintable():
+        if not text("client", client).strip() or not client.isprintable():
             raise InputError(f"client = {client!r}: must be a printable name")
         opening = {
             "client": client,
@@ -113,13 +120,14 @@ class Ledger:
         """Debit releases, all or none, and return once the debit is on the disk.
 
         Only then may they leave. ``run`` names the training they belong to; ``label`` marks
-        entries of modes whose budget is not what it seems, such as per-release scope.
+        entries of modes whose budget is not what it seems, such as per-release scope. The module's
+        opening text has an example.
         """
         if not releases:
             raise InputError("releases: is empty, must hold at least one release")
         return self._append(
             lambda current: current.spend(*releases),
-            [("release", {"run": run, "label": label, **r.to_dict()}) for r in releases],
+            [("release", _marks(run, label) | r.to_dict()) for r in releases],
         )
 
     def freeze(self, plan: Release, *, run: str, label: str = "") -> Entry:
@@ -129,14 +137,14 @@ class Ledger:
         """
         return self._append(
             lambda current: current.freeze(plan),
-            [("freeze", {"run": run, "label": label, **plan.to_dict()})],
+            [("freeze", _marks(run, label) | plan.to_dict())],
         )[0]
 
     def set_budget(self, epsilon: float, *, reason: str = "") -> Entry:
         """Change ε, to no less than what is charged already. δ and adjacency stay for life."""
         return self._append(
             lambda current: current.rebudget(epsilon),
-            [("budget", {"epsilon": float(epsilon), "reason": reason})],
+            [("budget", {"epsilon": epsilon, "reason": text("reason", reason)})],
         )[0]
 
     def _append(
@@ -148,15 +156,16 @@ class Ledger:
             change(self._advance(self._parse(missed), self.filter))
             return [_body(kind, content) for kind, content in contents]
 
-        try:
-            links = self._chain.append(self._last, decide)
-        except BudgetExceededError as error:
-            raise BudgetExceededError(f"{self.path}: {error}") from None
-        fresh = self._parse(links)
-        self.filter = self._advance(fresh, self.filter)
-        self.entries += fresh
-        self._last = links[-1]
-        return fresh[-len(contents) :]
+        with self._lock:
+            try:
+                links = self._chain.append(self._last, decide)
+            except BudgetExceededError as error:
+                raise BudgetExceededError(f"{self.path}: {error}") from None
+            fresh = self._parse(links)
+            self.filter = self._advance(fresh, self.filter)
+            self.entries += fresh
+            self._last = links[-1]
+            return fresh[-len(contents) :]
 
     def _parse(self, links: Sequence[Link]) -> list[Entry]:
         entries = []
@@ -212,6 +221,10 @@ class Ledger:
                     f"{self.path}: is damaged: entries {first} to {last}: {error}"
                 ) from None
         return state
+
+
+def _marks(run: str, label: str) -> dict[str, Any]:
+    return {"run": text("run", run), "label": text("label", label)}
 
 
 def _body(kind: str, content: dict[str, Any]) -> str:

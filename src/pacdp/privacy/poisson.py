@@ -27,8 +27,10 @@ from pacdp.privacy.releases import Release, total_mu
 RESOLUTION = 5e-5
 # The most points that the grid of one release may have, which bounds time and memory.
 LARGEST_GRID = 3e5
-# The convolutions run in floating point, with errors of about 1e-16 in δ each.
-SMALLEST_DELTA = 1e-12
+# Beyond these the distributions no longer fit into a grid, or into floating point.
+SMALLEST_Z, LARGEST_Z, LARGEST_COUNT = 1e-4, 1e10, 1e7
+# The convolutions run in floating point; below this δ their errors have been seen to show.
+SMALLEST_DELTA = 1e-10
 
 
 def pld_epsilon(releases: Sequence[Release], delta: float) -> float:
@@ -44,13 +46,25 @@ def pld_epsilon(releases: Sequence[Release], delta: float) -> float:
         raise InputError(f"delta = {delta:g}: accountant pld needs δ >= {SMALLEST_DELTA:g}")
     if not releases:
         return 0.0
+    for release in releases:
+        if not (SMALLEST_Z <= release.z <= LARGEST_Z and release.count <= LARGEST_COUNT):
+            raise InputError(
+                f"accountant pld: cannot resolve {release.count} releases at z = {release.z:g}; "
+                f"z must be {SMALLEST_Z:g} to {LARGEST_Z:g}, releases at most {LARGEST_COUNT:g}"
+            )
     from dp_accounting.pld import PLDAccountant
 
     def at(interval: float) -> float:
         accountant = PLDAccountant(_relation(releases), interval)
-        for event, count in _events(releases):
-            accountant.compose(event, count)
-        return float(accountant.get_epsilon(delta))
+        try:
+            for event, count in _events(releases):
+                accountant.compose(event, count)
+            return float(accountant.get_epsilon(delta))
+        except (ArithmeticError, ValueError, MemoryError) as error:
+            raise InputError(
+                f"accountant pld: cannot price these releases ({type(error).__name__}); "
+                "noise must not be far below the clipping bound"
+            ) from error
 
     # The grid must be fine against ε, which is not known yet: start from a guess, then refine.
     finest = _widest_loss(releases) / LARGEST_GRID
@@ -121,7 +135,7 @@ def _guess_mu(releases: Sequence[Release]) -> float:
 
 
 def _sampled_mu_squared(release: Release) -> float:
-    exponent = min(1 / release.z**2, 700.0)  # beyond that exp overflows, and 1/z² is the smaller
+    exponent = min(1 / release.z**2, 100.0)  # beyond that exp overflows, and 1/z² is the smaller
     return release.sampling_rate**2 * math.expm1(exponent)
 
 

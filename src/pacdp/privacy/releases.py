@@ -5,8 +5,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from pacdp.checks import count, positive, rate
+from pacdp.checks import count, positive, rate, single
+from pacdp.errors import InputError
 from pacdp.privacy.guarantee import Adjacency
+
+# ε is about μ²/2, and must stay a number.
+LARGEST_MU = 1e100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,14 +37,22 @@ class Release:
 
     def __post_init__(self) -> None:
         checked = {
-            "noise_multiplier": float(positive("noise_multiplier", self.noise_multiplier)),
-            "sensitivity": float(positive("sensitivity", self.sensitivity)),
-            "adjacency": Adjacency.parse(self.adjacency),
-            "count": int(count("releases", self.count)),
-            "sampling_rate": float(rate("sampling_rate", self.sampling_rate)),
+            "noise_multiplier": positive("noise_multiplier", self.noise_multiplier),
+            "sensitivity": positive("sensitivity", self.sensitivity),
+            "count": count("releases", self.count),
+            "sampling_rate": rate("sampling_rate", self.sampling_rate),
         }
         for name, value in checked.items():
-            object.__setattr__(self, name, value)
+            object.__setattr__(self, name, single(name, value))
+        object.__setattr__(self, "adjacency", Adjacency.parse(self.adjacency))
+        positive("z", self.z)
+        replaced = self.adjacency is Adjacency.REPLACE_ONE
+        if self.sampled and replaced and self.sensitivity != self.adjacency.sensitivity:
+            # Whether a record was drawn shows as well, and that depends on how large its
+            # contribution is, which the distance between two contributions does not tell.
+            raise InputError(
+                "sampling_rate: under replace-one only clipped sums (sensitivity 2) are covered"
+            )
 
     @classmethod
     def clipped_sum(
@@ -107,6 +119,12 @@ def total_mu(releases: Iterable[Release]) -> float:
     >>> round(total_mu(releases), 8)
     0.07639444
     """
-    # fsum is correctly rounded, so neither order nor grouping changes the total. Dividing twice
-    # lets an absurdly small z overflow to infinity, which the accountants refuse, and not to 1/0.
-    return math.sqrt(math.fsum(release.count / release.z / release.z for release in releases))
+    parts = [(release.count, 1 / release.z) for release in releases]
+    largest = max((mu for _, mu in parts), default=0.0)
+    if largest > LARGEST_MU:
+        raise InputError("noise_multiplier: is so small that the cost cannot be represented")
+    if not largest:
+        return 0.0
+    # Relative to the largest, no square overflows or vanishes where it matters; and fsum is
+    # correctly rounded, so neither order nor grouping changes the total.
+    return largest * math.sqrt(math.fsum(count * (mu / largest) ** 2 for count, mu in parts))

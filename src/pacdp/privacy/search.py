@@ -13,26 +13,28 @@ from pacdp.errors import InputError
 # How near the answer comes to its target, relative in the quantity searched.
 TOLERANCE = 1e-6
 
-# Rates below this are not worth an exchange, and noise above this is not worth a budget.
+# Rates below this are not worth an exchange, and noise outside this no longer is any, or is all.
 SMALLEST_RATE = 1e-9
-LARGEST_NOISE = 1e9
+SMALLEST_NOISE, LARGEST_NOISE = 1e-3, 1e8
 
 
 def smallest_noise(cost: Callable[[float], float], target: float, guess: float) -> float:
-    """The least z with ``cost(z)`` ≤ target, for a cost that falls with z.
+    """The least z >= 1e-3 with ``cost(z)`` ≤ target, for a cost that falls with z.
 
     >>> round(smallest_noise(lambda z: 1 / z, 0.5, guess=1.0), 4)
     2.0
     """
     cost = cache(cost)
-    safe = guess
+    safe = max(guess, SMALLEST_NOISE)
     while cost(safe) > target:
         safe *= 2
         if safe > LARGEST_NOISE:
-            raise InputError(f"epsilon = {target:g}: no noise multiplier up to 1e9 reaches it")
-    unsafe = safe / 2
+            raise InputError(f"epsilon = {target:g}: no noise multiplier up to 1e8 reaches it")
+    unsafe = safe
     while cost(unsafe) <= target:
-        safe, unsafe = unsafe, unsafe / 2
+        if unsafe == SMALLEST_NOISE:
+            return unsafe
+        safe, unsafe = unsafe, max(unsafe / 2, SMALLEST_NOISE)
     return _between(cost, target, safe, unsafe)
 
 
