@@ -5,6 +5,7 @@ float or integer data. A value that is not allowed raises :class:`~pacdp.errors.
 the name, the offending value and what is allowed.
 """
 
+import math
 from collections.abc import Collection
 from typing import Any
 
@@ -92,6 +93,18 @@ def single(name: str, array: NDArray[Any]) -> Any:
     if array.ndim:
         raise InputError(f"{name}: has {array.size} values, must be one number")
     return array.item()
+
+
+def positive_number(name: str, value: float) -> float:
+    """One finite number greater than zero.
+
+    >>> positive_number("clipping_bound", 0.5)
+    0.5
+    """
+    # Training comes by here at every step, and arrays are slow to make.
+    if type(value) is float and 0.0 < value < math.inf:
+        return value
+    return float(single(name, positive(name, value)))
 
 
 def together(**arrays: NDArray[Any]) -> list[NDArray[Any]]:

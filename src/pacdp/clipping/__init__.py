@@ -1,0 +1,38 @@
+"""Per-example clipping: sums that carry their sensitivity, and noise. Knows no federation."""
+
+from pacdp.clipping.bounded import (
+    Bounded,
+    ClippedSum,
+    centred_count,
+    clip_factors,
+    clip_upload,
+    release,
+)
+from pacdp.clipping.gradient import ClippedGradient
+from pacdp.clipping.inspection import check_model
+from pacdp.clipping.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
+from pacdp.clipping.noise import NoiseSource, SimulatedNoise, SystemNoise
+from pacdp.clipping.stacked import StackedGradient, StackedSum, release_stacked
+from pacdp.clipping.validation import require_private, without_batch_norm
+
+__all__ = [
+    "BinaryCrossEntropy",
+    "Bounded",
+    "ClippedGradient",
+    "ClippedSum",
+    "CrossEntropy",
+    "NoiseSource",
+    "SimulatedNoise",
+    "SquaredError",
+    "StackedGradient",
+    "StackedSum",
+    "SystemNoise",
+    "centred_count",
+    "check_model",
+    "clip_factors",
+    "clip_upload",
+    "release",
+    "release_stacked",
+    "require_private",
+    "without_batch_norm",
+]

@@ -1,0 +1,155 @@
+"""Book-keeping rules: how each kind of layer turns what it saw into contributions.
+
+A rule takes the layer, what went in and the gradient of what came out, both with examples first,
+and answers with one contribution for each of its parameters. Layers without a rule go through
+``torch.func``, which works for any module that ``vmap`` can run.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+from torch.func import functional_call, vjp, vmap
+
+from pacdp.clipping.contributions import Contribution, Convolution, Lookup, Outer, Rows
+from pacdp.errors import InputError
+
+Contributions = dict[str, Contribution]
+Rule = Callable[[Any, Tensor, Tensor], Contributions]
+
+
+def linear(layer: nn.Linear, inputs: Tensor, gradients: Tensor) -> Contributions:
+    """Any number of dimensions between the examples and the features."""
+    inputs = inputs.reshape(len(inputs), -1, inputs.shape[-1])
+    gradients = gradients.reshape(len(gradients), -1, gradients.shape[-1])
+    return {"weight": Outer(inputs, gradients), "bias": Rows(gradients.sum(1))}
+
+
+def convolution(layer: nn.Conv1d | nn.Conv2d, inputs: Tensor, gradients: Tensor) -> Contributions:
+    """One or two dimensions; a line is an image of height one."""
+    padding = list(layer._reversed_padding_repeated_twice)
+    if any(padding):
+        mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+        inputs = F.pad(inputs, padding, mode=mode)
+    bias = Rows(gradients.flatten(2).sum(2))
+    line = inputs.ndim == 3
+    if line:
+        inputs, gradients = inputs.unsqueeze(2), gradients.unsqueeze(2)
+    kernel, stride, dilation = (
+        (1 if line else size[0], size[-1])
+        for size in (layer.kernel_size, layer.stride, layer.dilation)
+    )
+    weight = Convolution(inputs, gradients, kernel, stride, dilation, layer.groups)
+    return {"weight": weight, "bias": bias}
+
+
+def embedding(layer: nn.Embedding, indices: Tensor, gradients: Tensor) -> Contributions:
+    """Rows by index; the padding row, if any, gets no gradient."""
+    indices = indices.reshape(len(indices), -1)
+    gradients = gradients.reshape(len(gradients), -1, gradients.shape[-1])
+    if layer.padding_idx is not None:
+        gradients = gradients * (indices != layer.padding_idx).unsqueeze(2)
+    return {"weight": Lookup(indices, gradients, layer.num_embeddings)}
+
+
+def group_norm(layer: nn.GroupNorm, inputs: Tensor, gradients: Tensor) -> Contributions:
+    """Scale and shift of each channel."""
+    return _channels(F.group_norm(inputs, layer.num_groups, eps=layer.eps), gradients)
+
+
+def instance_norm(
+    layer: nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d,
+    inputs: Tensor,
+    gradients: Tensor,
+) -> Contributions:
+    """Scale and shift of each channel."""
+    return _channels(F.instance_norm(inputs, eps=layer.eps), gradients)
+
+
+def layer_norm(layer: nn.LayerNorm, inputs: Tensor, gradients: Tensor) -> Contributions:
+    """Scale and shift of each normalised position."""
+    shape = tuple(layer.normalized_shape)
+    normal = F.layer_norm(inputs, shape, eps=layer.eps)
+    return {
+        "weight": Rows(_positions_summed(normal * gradients, shape)),
+        "bias": Rows(_positions_summed(gradients, shape)),
+    }
+
+
+def _channels(normal: Tensor, gradients: Tensor) -> Contributions:
+    return {
+        "weight": Rows((normal * gradients).flatten(2).sum(2)),
+        "bias": Rows(gradients.flatten(2).sum(2)),
+    }
+
+
+def _positions_summed(values: Tensor, shape: tuple[int, ...]) -> Tensor:
+    return values.reshape(len(values), -1, *shape).sum(1)
+
+
+RULES: Mapping[type[nn.Module], Rule] = {
+    nn.Linear: linear,
+    nn.Conv1d: convolution,
+    nn.Conv2d: convolution,
+    nn.Embedding: embedding,
+    nn.GroupNorm: group_norm,
+    nn.LayerNorm: layer_norm,
+    nn.InstanceNorm1d: instance_norm,
+    nn.InstanceNorm2d: instance_norm,
+    nn.InstanceNorm3d: instance_norm,
+}
+
+
+def rule_for(layer: nn.Module) -> Rule | None:
+    """The layer's rule, if there is one that covers how it is set up."""
+    rule = RULES.get(type(layer))
+    if isinstance(layer, nn.Embedding) and (
+        layer.max_norm is not None or layer.scale_grad_by_freq or layer.sparse
+    ):
+        return None
+    return rule
+
+
+def by_vmap(
+    layer: nn.Module, arguments: tuple[Any, ...], gradients: tuple[Tensor | None, ...]
+) -> Contributions:
+    """Each example by itself through the layer, all at once: for layers without a rule.
+
+    ``gradients`` belong to the layer's tensor outputs in order, None where the loss ignores one.
+    """
+    parameters = {n: p.detach() for n, p in layer.named_parameters() if p.requires_grad}
+    used = [number for number, gradient in enumerate(gradients) if gradient is not None]
+    tensors = [n for n, argument in enumerate(arguments) if isinstance(argument, Tensor)]
+
+    def one(examples: list[Tensor], cotangents: list[Tensor]) -> dict[str, Tensor]:
+        given = list(arguments)
+        for place, example in zip(tensors, examples, strict=True):
+            given[place] = example.unsqueeze(0)
+
+        def forward(values: dict[str, Tensor]) -> list[Tensor]:
+            outputs = output_tensors(functional_call(layer, values, tuple(given)))
+            return [outputs[number].squeeze(0) for number in used]
+
+        return dict(vjp(forward, parameters)[1](cotangents)[0])
+
+    examples = [arguments[n].detach() for n in tensors]
+    cotangents = [gradient for gradient in gradients if gradient is not None]
+    try:
+        made = vmap(one, randomness="different")(examples, cotangents)
+    except RuntimeError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise InputError(
+            f"layer {type(layer).__name__}: has no rule of its own and torch.func cannot run it "
+            f"example by example ({reason})"
+        ) from error
+    return {name: Rows(gradient.float()) for name, gradient in made.items()}
+
+
+def output_tensors(output: Any) -> list[Tensor]:
+    """The floating-point tensors of an output, which may be a tuple, in order."""
+    if isinstance(output, Tensor):
+        return [output] if output.is_floating_point() else []
+    if isinstance(output, (tuple, list)):
+        return [tensor for part in output for tensor in output_tensors(part)]
+    return []

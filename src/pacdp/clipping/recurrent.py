@@ -1,0 +1,122 @@
+"""RNN, GRU and LSTM, unrolled into the linear maps that they are made of.
+
+The fused kernels hide what each time step saw, and ``vmap`` cannot run them. Unrolled, a recurrent
+layer is two linear maps per direction: one of the inputs and one of the hidden states. Each is
+recorded like any other, over the time steps as positions. The results are those of the fused
+kernels, to rounding.
+"""
+
+from collections.abc import Callable
+from typing import cast
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from pacdp.errors import InputError
+
+# Tells the recorder that the parameters named so multiplied these inputs and gave these outputs.
+Record = Callable[[str, str, list[Tensor], list[Tensor]], None]
+
+Recurrent = nn.RNN | nn.GRU | nn.LSTM
+RECURRENT = (nn.RNN, nn.GRU, nn.LSTM)
+
+
+def unrolled(layer: Recurrent, record: Record) -> Callable[..., object]:
+    """A forward of ``layer`` that tells ``record`` of every linear map."""
+    if isinstance(layer, nn.LSTM) and layer.proj_size:
+        raise InputError("LSTM: proj_size is not supported; put a Linear layer after it")
+
+    def forward(inputs: Tensor, state: object = None) -> object:
+        if not isinstance(inputs, Tensor) or inputs.ndim != 3:
+            raise InputError(
+                f"{type(layer).__name__}: input must be a batch of sequences, a tensor of 3 "
+                "dimensions; packed sequences are not supported"
+            )
+        steps = inputs if layer.batch_first else inputs.transpose(0, 1)
+        directions = 2 if layer.bidirectional else 1
+        hidden, cell = _initial(layer, steps, state, directions)
+        ends: list[tuple[Tensor, Tensor]] = []
+        for number in range(layer.num_layers):
+            runs = []
+            for direction in range(directions):
+                suffix = f"l{number}" + ("_reverse" if direction else "")
+                place = number * directions + direction
+                outputs, end = _run(
+                    layer, steps, (hidden[place], cell[place]), suffix, bool(direction), record
+                )
+                runs.append(outputs)
+                ends.append(end)
+            steps = torch.cat(runs, dim=2)
+            if layer.dropout and number < layer.num_layers - 1:
+                steps = F.dropout(steps, layer.dropout, layer.training)
+        outputs = steps if layer.batch_first else steps.transpose(0, 1)
+        last_hidden = torch.stack([end[0] for end in ends])
+        if isinstance(layer, nn.LSTM):
+            return outputs, (last_hidden, torch.stack([end[1] for end in ends]))
+        return outputs, last_hidden
+
+    return forward
+
+
+def _initial(
+    layer: Recurrent, steps: Tensor, state: object, directions: int
+) -> tuple[Tensor, Tensor]:
+    if state is None:
+        zeros = steps.new_zeros(layer.num_layers * directions, len(steps), layer.hidden_size)
+        return zeros, zeros
+    if isinstance(state, tuple):
+        return state[0], state[1]
+    assert isinstance(state, Tensor)
+    return state, state
+
+
+def _run(
+    layer: Recurrent,
+    steps: Tensor,
+    start: tuple[Tensor, Tensor],
+    suffix: str,
+    backwards: bool,
+    record: Record,
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """One direction of one layer over all time steps."""
+    names = [f"{kind}_{part}_{suffix}" for part in ("ih", "hh") for kind in ("weight", "bias")]
+    w_in, b_in, w_hidden, b_hidden = (cast(Tensor, getattr(layer, n, None)) for n in names)
+    from_inputs = F.linear(steps, w_in, b_in)
+    if _trains(w_in, b_in):
+        record(names[0], names[1], [steps], [from_inputs])
+    order = range(steps.shape[1] - 1, -1, -1) if backwards else range(steps.shape[1])
+    hidden, cell = start
+    seen, made = [], []
+    outputs: dict[int, Tensor] = {}
+    for time in order:
+        from_hidden = F.linear(hidden, w_hidden, b_hidden)
+        seen.append(hidden)
+        made.append(from_hidden)
+        hidden, cell = _cell(layer, from_inputs[:, time], from_hidden, hidden, cell)
+        outputs[time] = hidden
+    if _trains(w_hidden, b_hidden):
+        record(names[2], names[3], seen, made)
+    return torch.stack([outputs[time] for time in sorted(outputs)], dim=1), (hidden, cell)
+
+
+def _trains(*parameters: Tensor | None) -> bool:
+    return any(parameter is not None and parameter.requires_grad for parameter in parameters)
+
+
+def _cell(
+    layer: Recurrent, from_inputs: Tensor, from_hidden: Tensor, hidden: Tensor, cell: Tensor
+) -> tuple[Tensor, Tensor]:
+    if isinstance(layer, nn.GRU):
+        reset_in, update_in, new_in = from_inputs.chunk(3, 1)
+        reset_hidden, update_hidden, new_hidden = from_hidden.chunk(3, 1)
+        reset = torch.sigmoid(reset_in + reset_hidden)
+        update = torch.sigmoid(update_in + update_hidden)
+        new = torch.tanh(new_in + reset * new_hidden)
+        return new + update * (hidden - new), cell
+    if isinstance(layer, nn.LSTM):
+        enter, forget, new, leave = (from_inputs + from_hidden).chunk(4, 1)
+        cell = torch.sigmoid(forget) * cell + torch.sigmoid(enter) * torch.tanh(new)
+        return torch.sigmoid(leave) * torch.tanh(cell), cell
+    activation = torch.tanh if layer.nonlinearity == "tanh" else torch.relu
+    return activation(from_inputs + from_hidden), cell

@@ -1,0 +1,188 @@
+"""Many models in one tensor program: clients and grid cells, each with its own weights,
+examples, thresholds and noise.
+
+For models that are chains (logistic regression, MLP, small CNN). The results are those of the same
+models one by one, to rounding.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+
+from pacdp.checks import positive
+from pacdp.clipping.bounded import ClippedSum, Tensors, clip_factors, release
+from pacdp.clipping.chain import Chain, Parameters, as_chain
+from pacdp.clipping.noise import NoiseSource
+from pacdp.errors import InputError
+from pacdp.privacy import Adjacency
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackedSum:
+    """Clipped sums of several models: values (models, ...), each with its own bound."""
+
+    values: Tensors
+    bounds: Tensor
+    adjacency: Adjacency
+    not_finite: Mapping[int, int]
+    """How many examples were not finite, of models that had any. For the client's eyes only."""
+
+    def __len__(self) -> int:
+        return len(self.bounds)
+
+    def __getitem__(self, model: int) -> ClippedSum:
+        """One model's sum, which carries its own sensitivity."""
+        bound = float(self.bounds[model])
+        return ClippedSum(
+            values={name: value[model] for name, value in self.values.items()},
+            bound=bound,
+            sensitivity=bound * self.adjacency.sensitivity,
+            adjacency=self.adjacency,
+            not_finite=self.not_finite.get(model, 0),
+        )
+
+
+class StackedGradient:
+    """Clipped sums of many models of one architecture at once.
+
+    >>> from pacdp.clipping.losses import CrossEntropy
+    >>> stacked = StackedGradient(nn.Linear(3, 2), CrossEntropy(), adjacency="zero-out")
+    >>> parameters = stacked.parameters(models=5)
+    >>> inputs, targets = torch.randn(5, 8, 3), torch.zeros(5, 8, dtype=torch.long)
+    >>> sums = stacked(parameters, inputs, targets, clipping_bounds=[0.1, 0.2, 0.5, 1.0, 2.0])
+    >>> sums.values["weight"].shape, sums[3].sensitivity
+    (torch.Size([5, 2, 3]), 1.0)
+    """
+
+    def __init__(self, module: nn.Module, loss: Any, *, adjacency: Adjacency | str) -> None:
+        chain = as_chain(module)
+        if chain is None:
+            raise InputError(
+                "module: cannot be stacked; must be a Linear, or a Sequential of Linear, Conv2d, "
+                "ReLU, Tanh, MaxPool2d and Flatten, all trainable float32"
+            )
+        self.module = module
+        self.chain = chain
+        self.loss = loss
+        self.adjacency = Adjacency.parse(adjacency)
+
+    def parameters(self, *, models: int) -> dict[str, Tensor]:
+        """The module's parameters, repeated for each model, to be trained apart."""
+        return {
+            name: parameter.detach().repeat(models, *[1] * parameter.ndim)
+            for name, parameter in self.module.named_parameters()
+        }
+
+    def outputs(self, parameters: Parameters, inputs: Tensor) -> Tensor:
+        """What each model answers to its own examples: (models, examples, ...)."""
+        with torch.no_grad():
+            return self.chain.outputs(parameters, inputs)
+
+    def __call__(
+        self,
+        parameters: Parameters,
+        inputs: Tensor,
+        targets: Tensor,
+        *,
+        clipping_bounds: ArrayLike,
+        present: Tensor | None = None,
+    ) -> StackedSum:
+        """The clipped sum of each model over its own examples.
+
+        ``present`` (models, examples) marks real examples where batches are unequal and padded.
+        """
+        bounds = torch.as_tensor(positive("clipping_bounds", clipping_bounds)).to(
+            device=inputs.device, dtype=torch.float32
+        )
+        models = len(inputs)
+        if not self.chain.fits(inputs.ndim - 2):
+            raise InputError(
+                f"inputs: has shape {tuple(inputs.shape)}, must be (models, examples, ...) with "
+                "examples as the first layer takes them"
+            )
+        with torch.no_grad():
+            values, dropped = chain_sum(
+                *(self.chain, parameters, inputs, targets, self.loss),
+                bounds=bounds.expand(models).unsqueeze(1),
+                present=present,
+            )
+        return StackedSum(
+            values=values,
+            bounds=bounds.expand(models),
+            adjacency=self.adjacency,
+            not_finite=dropped,
+        )
+
+
+def chain_sum(
+    chain: Chain,
+    parameters: Parameters,
+    inputs: Tensor,
+    targets: Tensor,
+    loss: Any,
+    *,
+    bounds: Tensor | float,
+    present: Tensor | None = None,
+) -> tuple[dict[str, Tensor], dict[int, int]]:
+    """Clipped sums (models, ...), and how many examples were not finite of models that had any.
+
+    ``bounds`` is one for all, or (models, 1).
+    """
+    squares, sums = chain.gradients(parameters, inputs, targets, loss)
+    factors = clip_factors(squares, bounds)
+    if present is not None:
+        factors = factors * present
+    found = sums(factors)
+    values = {name: found[name] for name in parameters}
+    # One number tells whether anything at all was not finite.
+    if math.isfinite(squares.sum().item()):
+        return values, {}
+    dropped = {}
+    for model in torch.nonzero(~torch.isfinite(squares).all(1)).flatten().tolist():
+        counted = torch.ones_like(squares[model], dtype=torch.bool)
+        if present is not None:
+            counted = present[model].bool()
+        kept = counted & torch.isfinite(squares[model])
+        dropped[model] = int(counted.sum() - kept.sum())
+        own = {name: value[model : model + 1] for name, value in parameters.items()}
+        # Zero times NaN is NaN: this model's sum is taken again without them.
+        again = {name: torch.zeros_like(value) for name, value in own.items()}
+        if kept.any():
+            again, _ = chain_sum(
+                *(chain, own, inputs[model][kept][None], targets[model][kept][None], loss),
+                bounds=bounds if isinstance(bounds, float) else bounds[model : model + 1],
+            )
+        for name, value in again.items():
+            values[name][model] = value[0]
+    return values, dropped
+
+
+def release_stacked(
+    sums: StackedSum, *, z: ArrayLike, divisors: ArrayLike, noise: Sequence[NoiseSource]
+) -> dict[str, Tensor]:
+    """Each model's release with its own noise, as :func:`~pacdp.clipping.release` makes it.
+
+    >>> from pacdp.clipping import SimulatedNoise
+    >>> from pacdp.clipping.losses import CrossEntropy
+    >>> stacked = StackedGradient(nn.Linear(3, 2), CrossEntropy(), adjacency="zero-out")
+    >>> inputs, targets = torch.randn(2, 8, 3), torch.zeros(2, 8, dtype=torch.long)
+    >>> sums = stacked(stacked.parameters(models=2), inputs, targets, clipping_bounds=1.0)
+    >>> noise = [SimulatedNoise(seed=0, client=c, round=0, step=0) for c in range(2)]
+    >>> release_stacked(sums, z=[1.0, 5.0], divisors=8, noise=noise)["bias"].shape
+    torch.Size([2, 2])
+    """
+    models = len(sums)
+    if len(noise) != models:
+        raise InputError(f"noise: has {len(noise)} sources, must have one for each of {models}")
+    zs = positive("z", z) * torch.ones(models, dtype=torch.float64).numpy()
+    parts = positive("divisors", divisors) * torch.ones(models, dtype=torch.float64).numpy()
+    released: list[Mapping[str, Tensor]] = [
+        release(sums[m], z=float(zs[m]), divisor=float(parts[m]), noise=noise[m])
+        for m in range(models)
+    ]
+    return {name: torch.stack([one[name] for one in released]) for name in sums.values}

@@ -1,0 +1,71 @@
+"""What cannot be trained privately, by name, and the way out of it."""
+
+import copy
+
+import torch
+from torch import nn
+
+from pacdp.errors import InputError
+
+_BATCH_NORMS = (
+    nn.BatchNorm1d,
+    nn.BatchNorm2d,
+    nn.BatchNorm3d,
+    nn.SyncBatchNorm,
+)
+_INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+
+
+def require_private(module: nn.Module) -> None:
+    """Refuse modules that mix examples or keep statistics of them, naming the first layer.
+
+    >>> require_private(nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4)))
+    Traceback (most recent call last):
+    ...
+    pacdp.errors.InputError: layer 1 (BatchNorm1d): mixes examples of a batch, so no ...
+    """
+    for name, layer in module.named_modules():
+        kind = f"layer {name or '(the model)'} ({type(layer).__name__})"
+        if isinstance(layer, _BATCH_NORMS):
+            raise InputError(
+                f"{kind}: mixes examples of a batch, so no example has a gradient of its own; "
+                "pacdp.clipping.without_batch_norm(model) puts GroupNorm in its place"
+            )
+        if isinstance(layer, _INSTANCE_NORMS) and layer.track_running_stats:
+            raise InputError(
+                f"{kind}: keeps running statistics of private examples; "
+                "use track_running_stats=False"
+            )
+
+
+def without_batch_norm(module: nn.Module, *, groups: int = 32) -> nn.Module:
+    """A copy of the module with GroupNorm in the place of every BatchNorm.
+
+    As many groups as asked for, or fewer where the channels do not divide. Scale and shift are
+    kept; running statistics are not, since they were made of examples.
+
+    >>> without_batch_norm(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)))[1]
+    GroupNorm(8, 8, eps=1e-05, affine=True...)
+    """
+    if isinstance(module, _BATCH_NORMS):
+        return _group_norm(module, groups)
+    result = copy.deepcopy(module)
+    for name, layer in list(result.named_modules()):
+        if isinstance(layer, _BATCH_NORMS):
+            parent, _, child = name.rpartition(".")
+            setattr(result.get_submodule(parent), child, _group_norm(layer, groups))
+    return result
+
+
+def _group_norm(layer: nn.Module, groups: int) -> nn.GroupNorm:
+    assert isinstance(layer, _BATCH_NORMS)
+    channels = layer.num_features
+    fitting = max(
+        number for number in range(1, min(groups, channels) + 1) if channels % number == 0
+    )
+    made = nn.GroupNorm(fitting, channels, eps=layer.eps, affine=layer.affine)
+    if layer.affine:
+        with torch.no_grad():
+            made.weight.copy_(layer.weight)
+            made.bias.copy_(layer.bias)
+    return made.to(next(layer.parameters(), torch.empty(0)).device)

@@ -1,0 +1,179 @@
+"""Many models at once against the same models one by one."""
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call
+
+from pacdp.clipping import (
+    BinaryCrossEntropy,
+    ClippedGradient,
+    CrossEntropy,
+    SimulatedNoise,
+    SquaredError,
+    StackedGradient,
+    release,
+    release_stacked,
+)
+from pacdp.errors import InputError
+
+from .models import cnn_chain
+
+MODELS = 4
+BOUNDS = [0.01, 0.3, 1.0, 50.0]
+
+
+def mlp():
+    return nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 4), nn.ReLU(), nn.Linear(4, 3))
+
+
+def strided():
+    return nn.Sequential(
+        *(nn.Conv2d(2, 4, 3, stride=2, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(4, 5, (2, 1), bias=False), nn.Tanh(), nn.Flatten(), nn.Linear(30, 3)),
+    )
+
+
+CASES = {
+    "logistic": (lambda: nn.Linear(5, 3), (5,), CrossEntropy()),
+    "binary": (lambda: nn.Linear(5, 1), (5,), BinaryCrossEntropy()),
+    "regression": (lambda: nn.Linear(5, 1, bias=False), (5,), SquaredError()),
+    "mlp": (mlp, (5,), CrossEntropy()),
+    "mlp, any loss": (mlp, (5,), lambda out, y: CrossEntropy()(out, y)),
+    "cnn": (cnn_chain, (1, 28, 28), CrossEntropy()),
+    "strided cnn": (strided, (2, 14, 14), CrossEntropy()),
+}
+
+
+def setting(name):
+    torch.manual_seed(0)
+    make, shape, loss = CASES[name]
+    module = make()
+    stacked = StackedGradient(module, loss, adjacency="zero-out")
+    parameters = {
+        n: p + 0.1 * torch.randn_like(p) for n, p in stacked.parameters(models=MODELS).items()
+    }
+    inputs = torch.randn(MODELS, 6, *shape)
+    if isinstance(loss, SquaredError):
+        targets = torch.randn(MODELS, 6, 1)
+    else:
+        targets = torch.randint(0, 2, (MODELS, 6))
+    return module, stacked, parameters, inputs, targets, loss
+
+
+def one_by_one(module, parameters, model):
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            parameter.copy_(parameters[name][model])
+    return module
+
+
+class Hidden(nn.Module):
+    """Keeps the engine from seeing a chain, so that it takes the other path."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, x):
+        return self.module(x)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("hidden", [False, True])
+def test_a_stack_equals_its_models(name, hidden):
+    module, stacked, parameters, inputs, targets, loss = setting(name)
+    sums = stacked(parameters, inputs, targets, clipping_bounds=BOUNDS)
+    for model in range(MODELS):
+        alone = one_by_one(module, parameters, model)
+        engine = ClippedGradient(Hidden(alone) if hidden else alone, loss, adjacency="zero-out")
+        expected = engine(inputs[model], targets[model], clipping_bound=BOUNDS[model])
+        own = sums[model]
+        assert own.sensitivity == pytest.approx(BOUNDS[model])
+        for parameter, value in own.values.items():
+            other = expected.values[f"module.{parameter}" if hidden else parameter]
+            torch.testing.assert_close(value, other, rtol=1e-4, atol=1e-5 * BOUNDS[model])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_outputs_are_those_of_the_module(name):
+    module, stacked, parameters, inputs, _, _ = setting(name)
+    outputs = stacked.outputs(parameters, inputs)
+    for model in range(MODELS):
+        own = {n: p[model] for n, p in parameters.items()}
+        expected = functional_call(module, own, (inputs[model],))
+        torch.testing.assert_close(outputs[model], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_step_of_the_stack_equals_steps_one_by_one_noise_included():
+    module, stacked, parameters, inputs, targets, loss = setting("mlp")
+    z, divisors = [1.0, 2.0, 3.0, 0.5], [6, 7, 8, 9]
+
+    def noise(model):
+        return SimulatedNoise(seed=3, client=model, round=1, step=2)
+
+    sums = stacked(parameters, inputs, targets, clipping_bounds=BOUNDS)
+    released = release_stacked(
+        sums, z=z, divisors=divisors, noise=[noise(model) for model in range(MODELS)]
+    )
+    for model in range(MODELS):
+        alone = one_by_one(module, parameters, model)
+        value = ClippedGradient(alone, loss, adjacency="zero-out")(
+            inputs[model], targets[model], clipping_bound=BOUNDS[model]
+        )
+        expected = release(value, z=z[model], divisor=divisors[model], noise=noise(model))
+        for name, tensor in expected.items():
+            torch.testing.assert_close(released[name][model], tensor, rtol=1e-4, atol=1e-5)
+
+
+def test_padding_does_not_count():
+    _, stacked, parameters, inputs, targets, _ = setting("mlp")
+    present = torch.ones(MODELS, 6, dtype=torch.bool)
+    present[1, 4:] = False
+    present[2] = False
+    inputs[1, 4:] = 1e3
+    sums = stacked(parameters, inputs, targets, clipping_bounds=1.0, present=present)
+    fewer = stacked(parameters, inputs[:, :4], targets[:, :4], clipping_bounds=1.0)
+    for name, value in sums.values.items():
+        torch.testing.assert_close(value[1], fewer.values[name][1])
+        assert not value[2].any()
+
+
+def test_examples_that_are_not_finite_spoil_no_neighbour():
+    _, stacked, parameters, inputs, targets, _ = setting("mlp")
+    clean = stacked(parameters, inputs, targets, clipping_bounds=BOUNDS)
+    rest = stacked(parameters, inputs[:, 1:], targets[:, 1:], clipping_bounds=BOUNDS)
+    inputs[1, 0] = float("nan")
+    parameters["0.weight"][3] = float("inf")
+    sums = stacked(parameters, inputs, targets, clipping_bounds=BOUNDS)
+    assert dict(sums.not_finite) == {1: 1, 3: 6}
+    assert sums[1].not_finite == 1
+    for name, value in sums.values.items():
+        torch.testing.assert_close(value[0], clean.values[name][0])
+        torch.testing.assert_close(value[1], rest.values[name][1])
+        assert not value[3].any()
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.GRU(3, 2),
+        nn.Sequential(nn.Linear(3, 2), nn.Dropout()),
+        nn.Sequential(nn.Conv2d(1, 2, 3, groups=1, dilation=2)),
+        nn.Sequential(nn.ReLU()),
+        nn.Linear(3, 2).double(),
+    ],
+)
+def test_what_is_no_chain_cannot_be_stacked(module):
+    with pytest.raises(InputError, match="cannot be stacked"):
+        StackedGradient(module, CrossEntropy(), adjacency="zero-out")
+
+
+def test_wrong_shapes_are_refused():
+    _, stacked, parameters, inputs, targets, _ = setting("mlp")
+    with pytest.raises(InputError, match="must be \\(models, examples"):
+        stacked(parameters, inputs[0], targets[0], clipping_bounds=1.0)
+    sums = stacked(parameters, inputs, targets, clipping_bounds=1.0)
+    noise = [SimulatedNoise(seed=0, client=0, round=0, step=0)]
+    with pytest.raises(InputError, match="has 1 sources, must have one for each of 4"):
+        release_stacked(sums, z=1.0, divisors=1, noise=noise)
