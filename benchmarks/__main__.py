@@ -5,11 +5,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import accounting
+from benchmarks import accounting, clipping
 from benchmarks.harness import Row, write
 
 OUT = Path("build/bench.json")
-SUITES = (accounting,)
+SUITES = (accounting, clipping)
 
 
 def main() -> None:
@@ -20,7 +20,9 @@ def main() -> None:
         for row in suite.rows():
             rows.append(row)
             write(rows, OUT)
-            console.print(f"{row.row}  {row.work}: {row.ratio:,.3g}x", highlight=False)
+            console.print(
+                f"{row.row}  {row.work}: {row.ratio:,.3g}x against {row.against}", highlight=False
+            )
     table = Table(title="Ratios measured in this run")
     for heading in ("row", "work", "against", "ratio", "goal", "holds"):
         table.add_column(heading)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One comparison. ``ratio`` is how many times faster (or smaller) the work is than its peer."""
+    """One comparison; ``goal`` says which way its ``ratio`` counts."""
 
     row: int
     work: str

@@ -55,51 +55,6 @@ class CNN(nn.Module):
         return F.log_softmax(self.head(F.relu(self.hidden(x.flatten(1)))), 1)
 
 
-def cnn_chain():
-    return nn.Sequential(
-        *(nn.Conv2d(1, 10, 5), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Conv2d(10, 20, 5), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Flatten(), nn.Linear(320, 50), nn.ReLU(), nn.Linear(50, 10)),
-    )
-
-
-class Block(nn.Module):
-    def __init__(self, channels, out, stride):
-        super().__init__()
-        self.first = nn.Conv2d(channels, out, 3, stride, 1, bias=False)
-        self.first_norm = nn.GroupNorm(8, out)
-        self.second = nn.Conv2d(out, out, 3, 1, 1, bias=False)
-        self.second_norm = nn.GroupNorm(8, out)
-        self.shortcut = nn.Identity()
-        if stride != 1 or channels != out:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(channels, out, 1, stride, bias=False), nn.GroupNorm(8, out)
-            )
-
-    def forward(self, x):
-        y = F.silu(self.first_norm(self.first(x)))
-        return F.silu(self.second_norm(self.second(y)) + self.shortcut(x))
-
-
-class ResNet18(nn.Module):
-    """With a smooth activation: a kink may fall on either side, alone or in a batch."""
-
-    def __init__(self, classes=10):
-        super().__init__()
-        self.stem = nn.Sequential(
-            nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.GroupNorm(8, 64), nn.SiLU(inplace=True)
-        )
-        blocks, channels = [], 64
-        for out, stride in [(64, 1), (128, 2), (256, 2), (512, 2)]:
-            blocks += [Block(channels, out, stride), Block(out, out, 1)]
-            channels = out
-        self.blocks = nn.Sequential(*blocks)
-        self.head = nn.Linear(512, classes)
-
-    def forward(self, x):
-        return self.head(self.blocks(self.stem(x)).mean((2, 3)))
-
-
 class Sequence(nn.Module):
     """Embedding, a recurrent layer, a linear head."""
 

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
+from benchmarks.models import cnn
 from pacdp.clipping import (
     BinaryCrossEntropy,
     ClippedGradient,
@@ -16,8 +17,6 @@ from pacdp.clipping import (
     release_stacked,
 )
 from pacdp.errors import InputError
-
-from .models import cnn_chain
 
 MODELS = 4
 BOUNDS = [0.01, 0.3, 1.0, 50.0]
@@ -40,7 +39,7 @@ CASES = {
     "regression": (lambda: nn.Linear(5, 1, bias=False), (5,), SquaredError()),
     "mlp": (mlp, (5,), CrossEntropy()),
     "mlp, any loss": (mlp, (5,), lambda out, y: CrossEntropy()(out, y)),
-    "cnn": (cnn_chain, (1, 28, 28), CrossEntropy()),
+    "cnn": (cnn, (1, 28, 28), CrossEntropy()),
     "strided cnn": (strided, (2, 14, 14), CrossEntropy()),
 }
 

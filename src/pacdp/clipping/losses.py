@@ -24,11 +24,10 @@ class CrossEntropy:
         return F.cross_entropy(outputs, targets, reduction="none")
 
     def gradient(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        chosen = targets.unsqueeze(-1)
         # torch's own softmax is slow for few classes.
         made = (outputs - outputs.amax(-1, keepdim=True)).exp_()
         made /= made.sum(-1, keepdim=True)
-        return made.scatter_(-1, chosen, made.gather(-1, chosen).sub_(1))
+        return made.scatter_(-1, targets.unsqueeze(-1), -1.0, reduce="add")
 
 
 @dataclass(frozen=True)
