@@ -408,7 +408,7 @@ def test_a_weight_used_behind_its_layers_back_is_refused():
             return x @ self.layer.weight.T
 
     engine = ClippedGradient(Behind(), CrossEntropy(), adjacency="zero-out")
-    with pytest.raises(InputError, match=r"parameter layer\.weight: is used outside"):
+    with pytest.raises(InputError, match=r"parameter layer\.weight: .* is used outside"):
         engine(torch.randn(4, 3), torch.zeros(4, dtype=torch.long), clipping_bound=1.0)
 
 

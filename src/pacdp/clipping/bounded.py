@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from pacdp.checks import positive_number
+from pacdp.clipping.contributions import SMALLEST_SQUARE
 from pacdp.clipping.noise import NoiseSource
 from pacdp.errors import InputError
 from pacdp.privacy import Adjacency, Release
@@ -95,10 +96,10 @@ def clip_upload(values: Tensors, *, bound: float, adjacency: Adjacency) -> Bound
         torch.stack([torch.linalg.vector_norm(value.double()) for value in values.values()])
     )
     if not torch.isfinite(norm):
-        clipped = {name: torch.zeros_like(value) for name, value in values.items()}
+        clipped = {name: torch.zeros_like(v, dtype=torch.float32) for name, v in values.items()}
     else:
         factor = float(clip_factors(norm.square(), bound))
-        clipped = {name: value * factor for name, value in values.items()}
+        clipped = {name: value.float() * factor for name, value in values.items()}
     return Bounded(
         values=clipped, bound=bound, sensitivity=2 * bound, adjacency=Adjacency.parse(adjacency)
     )
@@ -127,8 +128,6 @@ def centred_count(flags: Tensor, *, adjacency: Adjacency) -> Bounded:
 
 # Norms are sums in single precision; by this much they may be short of the truth.
 ROUNDING = 1e-5
-# Smaller squares vanish in single precision, so smaller norms are not to be believed.
-SMALLEST_SQUARE = 1e-30
 
 
 def clip_factors(squares: Tensor, bound: float | Tensor) -> Tensor:
@@ -137,5 +136,6 @@ def clip_factors(squares: Tensor, bound: float | Tensor) -> Tensor:
     >>> clip_factors(torch.tensor([0.0, 0.25, 4.0]), 1.0).tolist()
     [1.0, 1.0, 0.49999...]
     """
+    # Smaller squares have vanished in single precision: smaller norms are not to be believed.
     inverse = squares.clamp(min=SMALLEST_SQUARE).rsqrt_()
     return inverse.mul_(bound * (1 - ROUNDING)).clamp_(max=1)

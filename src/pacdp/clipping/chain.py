@@ -15,7 +15,12 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.nn.grad import conv2d_input
 
-from pacdp.clipping.contributions import patch_gradients, patch_windows
+from pacdp.clipping.contributions import (
+    factor,
+    patch_gradients,
+    patch_windows,
+    sum_of_squares,
+)
 from pacdp.errors import InputError
 
 Parameters = Mapping[str, Tensor]
@@ -51,10 +56,10 @@ class LinearStep:
     def backward(
         self, parameters: Parameters, saved: Tensor, gradients: Tensor, onward: bool
     ) -> tuple[Tensor | None, Tensor, WeightedSums]:
-        squares = _squares(saved)
+        squares = factor(saved)
         if self.bias is not None:
             squares = squares + 1
-        squares = squares * _squares(gradients)
+        squares = squares * factor(gradients)
 
         def sums(weights: Tensor) -> dict[str, Tensor]:
             scaled = (gradients * weights.unsqueeze(2)).mT
@@ -117,10 +122,10 @@ class ConvolutionStep:
         weight = parameters[self.weight]
         made = patch_gradients(windows, gradients.flatten(0, 1))
         made = made.flatten(1).unflatten(0, gradients.shape[:2])
-        squares = _squares(made)
+        squares = sum_of_squares(made)
         shifts = gradients.sum((3, 4)) if self.bias is not None else None
         if shifts is not None:
-            squares = squares + _squares(shifts)
+            squares = squares + sum_of_squares(shifts)
 
         def sums(weights: Tensor) -> dict[str, Tensor]:
             row = weights.unsqueeze(1)
@@ -287,16 +292,26 @@ def as_chain(module: nn.Module) -> Chain | None:
     """
     layers: list[tuple[str, nn.Module]] = [("", module)] if type(module) is nn.Linear else []
     if type(module) is nn.Sequential:
-        layers = [(f"{name}.", layer) for name, layer in module.named_children()]
+        # Not named_children, which leaves out a layer that comes a second time.
+        layers = [(f"{name}.", layer) for name, layer in module._modules.items() if layer]
     parameters = list(module.parameters())
     if not layers or not all(p.requires_grad and p.dtype == torch.float32 for p in parameters):
         return None
     tied = len(parameters) != sum(1 for _ in module.named_parameters(remove_duplicate=False))
-    hooked = any(layer._forward_hooks or layer._forward_pre_hooks for layer in module.modules())
+    hooked = any(_altered(layer) for layer in module.modules())
     steps = [_step(name, layer) for name, layer in layers]
     if tied or hooked or not parameters or None in steps:
         return None
     return Chain(_pooled_first([step for step in steps if step is not None]))
+
+
+def _altered(layer: nn.Module) -> bool:
+    """Whether someone has a say in what the layer does, whom a chain would not ask."""
+    hooks = (
+        *(layer._forward_hooks, layer._forward_pre_hooks),
+        *(layer._backward_hooks, layer._backward_pre_hooks),
+    )
+    return any(hooks) or "forward" in layer.__dict__
 
 
 def _pooled_first(steps: list[Step]) -> list[Step]:
@@ -313,14 +328,18 @@ def _step(name: str, layer: nn.Module) -> Step | None:
         return LinearStep(f"{name}weight", f"{name}bias" if layer.bias is not None else None)
     if isinstance(layer, nn.Conv2d) and kind is nn.Conv2d:
         return _convolution_step(name, layer)
-    if isinstance(layer, nn.MaxPool2d):
+    if isinstance(layer, nn.MaxPool2d) and kind is nn.MaxPool2d:
         size, stride, padding, dilation = (
             _pair(value)
             for value in (layer.kernel_size, layer.stride, layer.padding, layer.dilation)
         )
         plain = (size, (0, 0), (1, 1)) == (stride, padding, dilation)
         return PoolStep(size) if plain and not layer.ceil_mode else None
-    if isinstance(layer, nn.Flatten) and (layer.start_dim, layer.end_dim) == (1, -1):
+    if (
+        isinstance(layer, nn.Flatten)
+        and kind is nn.Flatten
+        and (layer.start_dim, layer.end_dim) == (1, -1)
+    ):
         return FlattenStep()
     if kind is nn.ReLU:
         return ActivationStep(torch.relu, lambda g, y: torch.ops.aten.threshold_backward(g, y, 0))
@@ -339,8 +358,3 @@ def _convolution_step(name: str, layer: nn.Conv2d) -> ConvolutionStep | None:
 
 def _pair(value: Any) -> tuple[int, int]:
     return (value, value) if isinstance(value, int) else (value[0], value[1])
-
-
-def _squares(values: Tensor) -> Tensor:
-    """Sum of squares over the last dimension, without a copy of the squares."""
-    return torch.linalg.vector_norm(values, dim=-1).square()

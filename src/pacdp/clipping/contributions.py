@@ -30,6 +30,23 @@ WORTH_A_CALL = 5_000_000
 BUFFER = 400_000
 
 
+# Squares of smaller numbers vanish in single precision, also where another factor is huge.
+SMALLEST_SQUARE = 1e-30
+
+
+def sum_of_squares(values: Tensor) -> Tensor:
+    """Over the last dimension, to a few roundings however long it is."""
+    # The norm needs no copy of the squares, but adds them one after the other.
+    if values.shape[-1] <= 4096:
+        return torch.linalg.vector_norm(values, dim=-1).square()
+    return values.square().sum(-1)
+
+
+def factor(values: Tensor) -> Tensor:
+    """A sum of squares that will be multiplied by another, and so may not vanish."""
+    return sum_of_squares(values).clamp(min=SMALLEST_SQUARE)
+
+
 class Contribution(Protocol):
     """What one use of a parameter adds to each example's gradient. Everything is float32."""
 
@@ -50,7 +67,7 @@ class Rows:
     gradients: Tensor
 
     def squared_norms(self) -> Tensor:
-        return torch.linalg.vector_norm(self.gradients.flatten(1), dim=1).square()
+        return sum_of_squares(self.gradients.flatten(1))
 
     def per_example(self) -> Tensor:
         return self.gradients
@@ -69,7 +86,7 @@ class Outer:
 
     def squared_norms(self) -> Tensor:
         if self.inputs.shape[1] == 1:
-            return self.inputs.square().sum((1, 2)) * self.gradients.square().sum((1, 2))
+            return factor(self.inputs.flatten(1)) * factor(self.gradients.flatten(1))
         if self._by_positions:
             return _positions_norms(
                 self.inputs @ self.inputs.mT, self.gradients @ self.gradients.mT
@@ -273,6 +290,9 @@ def _cheaper_by_positions(positions: int, size_in: int, size_out: int) -> bool:
 def _positions_norms(inputs: Tensor, gradients: Tensor) -> Tensor:
     """‖Σ_t g_t·a_tᵀ‖² = Σ_{t,s} (a_t·a_s)(g_t·g_s), plus what rounding may have cancelled."""
     norms = (inputs * gradients).sum((1, 2))
-    diagonal = inputs.diagonal(dim1=1, dim2=2) * gradients.diagonal(dim1=1, dim2=2)
-    largest = diagonal.clamp(min=0).sqrt().sum(1).square()
+    lengths, others = (
+        square.diagonal(dim1=1, dim2=2).clamp(min=SMALLEST_SQUARE).sqrt()
+        for square in (inputs, gradients)
+    )
+    largest = (lengths * others).sum(1).square()
     return norms.clamp(min=0) + CANCELLATION * largest

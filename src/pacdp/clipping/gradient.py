@@ -8,21 +8,18 @@ added up before their norm is taken, and a parameter that is used where no layer
 refused by name.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from pacdp.checks import count, positive_number
 from pacdp.clipping.bounded import ClippedSum, clip_factors
 from pacdp.clipping.chain import Chain, as_chain, one_per_example
-from pacdp.clipping.contributions import Contribution, Outer, Rows, Together
-from pacdp.clipping.layers import Contributions, by_vmap, output_tensors, rule_for
-from pacdp.clipping.recurrent import RECURRENT, Record, unrolled
+from pacdp.clipping.contributions import Contribution, Together
+from pacdp.clipping.recording import Use, collect, recording, refuse_changes
 from pacdp.clipping.stacked import chain_sum
 from pacdp.clipping.validation import require_private
 from pacdp.errors import InputError
@@ -32,15 +29,11 @@ from pacdp.privacy import Adjacency
 Loss = Callable[[Any, Any], Tensor]
 
 
-@dataclass(frozen=True)
-class _Use:
-    """One use of a layer: where its output gradients come from, and what follows from them."""
-
-    layer: str
-    edges: list[GradientEdge]
-    contributions: Callable[[list[Tensor | None]], Contributions]
-    watched: list[tuple[Tensor, int]]
-    """Tensors kept for later, and their versions: an in-place change would falsify them."""
+# How far the sum of per-example gradients may be from the gradient, relative to their norms.
+TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-3}
+TOLERANCE_OF_HALF = 5e-2
+# How often a path is verified at most, while some parameter has had no gradient to compare.
+VERIFICATIONS = 5
 
 
 class ClippedGradient:
@@ -77,12 +70,13 @@ class ClippedGradient:
         self.loss = loss
         self.adjacency = Adjacency.parse(adjacency)
         self.microbatch = None if microbatch is None else int(count("microbatch", microbatch))
-        self._trainable = {n: p for n, p in module.named_parameters() if p.requires_grad}
-        self._chain = as_chain(module)
+        self._prepare()
 
     def __call__(self, inputs: Any, targets: Any, *, clipping_bound: float) -> ClippedSum:
         """Σ_i g_i·min(1, C/‖g_i‖) over the examples of a batch, which may be empty."""
         bound = positive_number("clipping_bound", clipping_bound)
+        if not _unchanged(self._seen):
+            self._prepare()
         size = batch_size(inputs)
         step = self.microbatch or max(size, 1)
         total: dict[str, Tensor] = {}
@@ -110,6 +104,15 @@ class ClippedGradient:
     def norms(self, inputs: Any, targets: Any) -> Tensor:
         """Each example's gradient norm. Private: nothing derived from it may leave unpaid."""
         return _squared_norms(self._contributions(inputs, targets)).sqrt()
+
+    def _prepare(self) -> None:
+        """Look at the module: what is trained, and whether it is a chain."""
+        require_private(self.module)
+        self._trainable = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
+        self._chain = as_chain(self.module)
+        self._seen = _parts(self.module)
+        # For each path through the model: how often it was verified, and which parameters moved.
+        self._verified: dict[tuple[str, ...], tuple[int, frozenset[str]]] = {}
 
     def _sum(self, inputs: Any, targets: Any, bound: float) -> tuple[dict[str, Tensor], int]:
         """The clipped sum of a micro-batch, and how many of its gradients were not finite."""
@@ -152,63 +155,93 @@ class ClippedGradient:
         size = batch_size(inputs)
         if not size:
             return {}
-        with _recording(self.module, size) as uses, torch.enable_grad():
+        uses, losses = self._forward(inputs, targets)
+        path = tuple(use.layer for use in uses)
+        times, moved = self._verified.get(path, (0, frozenset()))
+        if times < VERIFICATIONS and len(moved) < len(self._trainable):
+            self._verified[path] = times + 1, moved | self._verify(inputs, targets)
+        return self._collected(uses, losses)
+
+    def _forward(self, inputs: Any, targets: Any) -> tuple[list[Use], Tensor]:
+        if torch.is_inference_mode_enabled():
+            raise InputError("torch.inference_mode: has no gradients; leave it for training")
+        size = batch_size(inputs)
+        with recording(self.module, size) as uses, torch.enable_grad():
             outputs = self.module(*inputs) if isinstance(inputs, tuple) else self.module(inputs)
-            losses = self.loss(outputs, targets)
-        one_per_example(losses, size)
+            losses = one_per_example(self.loss(outputs, targets), size)
+        refuse_changes(uses)
+        return uses, losses
+
+    def _collected(self, uses: Sequence[Use], losses: Tensor) -> dict[str, Contribution]:
         names = {id(parameter): name for name, parameter in self._trainable.items()}
-        collected = _collect(self.module, uses, losses, names)
+        collected = collect(self.module, uses, losses, names)
         return {
             name: found[0] if len(found) == 1 else Together(found)
             for name, found in collected.items()
         }
 
+    def _verify(self, inputs: Any, targets: Any) -> set[str]:
+        """Hold the sum of per-example gradients against ordinary autograd, on a few examples.
 
-def _collect(
-    module: nn.Module, uses: Sequence[_Use], losses: Tensor, names: dict[int, str]
-) -> dict[str, list[Contribution]]:
-    """Run the backward pass and sort what each use contributes by parameter."""
-    by_name = dict(module.named_parameters())
-    seen = {use.layer for use in uses}
-    unseen = [name for name in names.values() if not any(_belongs(name, layer) for layer in seen)]
-    edges = [edge for use in uses for edge in use.edges]
-    wanted: list[Any] = [*edges, *(by_name[name] for name in unseen)]
-    if not wanted or losses.grad_fn is None:
-        return {}
-    gradients: list[Tensor | None] = []
-    gradients += torch.autograd.grad(losses.sum(), wanted, allow_unused=True)
-    for name, gradient in zip(unseen, gradients[len(edges) :], strict=True):
-        if gradient is not None:
-            raise InputError(
-                f"parameter {name}: is used outside its own layer's forward, where examples "
-                "cannot be told apart; call the layer, or freeze the parameter"
-            )
-    collected: dict[str, list[Contribution]] = {}
-    position = 0
-    for use in uses:
-        place = slice(position, position + len(use.edges))
-        own = gradients[place]
-        # Held by nobody else once its layer has used it.
-        gradients[place] = [None] * len(use.edges)
-        position = place.stop
-        if all(gradient is None for gradient in own):
-            continue
-        if any(tensor._version != version for tensor, version in use.watched):
-            raise InputError(
-                f"layer {use.layer or type(module).__name__}: its input is changed in place "
-                "later in the forward pass; use the out-of-place operation"
-            )
-        layer = module.get_submodule(use.layer)
-        held = dict(layer.named_parameters(remove_duplicate=False))
-        for name, contribution in use.contributions(own).items():
-            # A layer without a bias has none to contribute to, and a frozen one wants nothing.
-            if name in held and id(held[name]) in names:
-                collected.setdefault(names[id(held[name])], []).append(contribution)
-    return collected
+        It finds what no rule foresees: a weight used behind its layer's back, a layer that draws
+        its own random numbers, a first dimension that only happened to have the size of the batch.
+        Answers with the parameters that had a gradient, and so were really put to the test.
+        """
+        size = batch_size(inputs)
+        # Another number of examples than the batch has.
+        few = torch.arange(min(size - 1, 4)) if size > 1 else torch.tensor([0, 0])
+        uses, losses = self._forward(part_of(inputs, few), part_of(targets, few))
+        if losses.grad_fn is None:
+            return set(self._trainable)
+        whole = torch.autograd.grad(
+            losses.sum(), list(self._trainable.values()), retain_graph=True, allow_unused=True
+        )
+        gradients = {
+            name: torch.zeros_like(parameter) if gradient is None else gradient
+            for (name, parameter), gradient in zip(self._trainable.items(), whole, strict=True)
+        }
+        norms = {name: float(g.float().norm()) for name, g in gradients.items()}
+        contributions = self._collected(uses, losses)
+        scale = math.fsum(norms.values())
+        if contributions:
+            scale += float(_squared_norms(contributions).sqrt().sum())
+        if not math.isfinite(scale):
+            return set()
+        for name, gradient in gradients.items():
+            error = gradient.float()
+            if name in contributions:
+                made = contributions[name].weighted_sum(torch.ones(len(few), device=error.device))
+                error = error - made.reshape(error.shape)
+            if float(error.norm()) > TOLERANCE.get(gradient.dtype, TOLERANCE_OF_HALF) * scale:
+                raise InputError(
+                    f"parameter {name}: gradients of examples do not add up to the gradient; it is "
+                    "used outside its own layer's forward, or in a layer without a rule that "
+                    "draws random numbers"
+                )
+        return {name for name, norm in norms.items() if norm > 1e-3 * scale / len(norms)}
 
 
-def _belongs(parameter: str, layer: str) -> bool:
-    return not layer or parameter.startswith(f"{layer}.")
+# Where each part of a module hangs: where it is looked up, under which name, what was found
+# there, and whether it was trainable.
+Parts = list[tuple[dict[str, Any], str, Any, bool]]
+
+
+def _parts(module: nn.Module) -> Parts:
+    """Every submodule and parameter in its place."""
+    return [
+        (held, name, value, getattr(value, "requires_grad", False))
+        for owner in module.modules()
+        for held in (owner._modules, owner._parameters)
+        for name, value in held.items()
+    ]
+
+
+def _unchanged(parts: Parts) -> bool:
+    """Whether nothing has been replaced, frozen or unfrozen since."""
+    return all(
+        held.get(name) is value and getattr(value, "requires_grad", False) is trainable
+        for held, name, value, trainable in parts
+    )
 
 
 def _squared_norms(contributions: dict[str, Contribution]) -> Tensor:
@@ -234,101 +267,3 @@ def part_of(values: Any, part: slice | Tensor) -> Any:
     if isinstance(values, tuple):
         return tuple(value[part] for value in values)
     return values[part]
-
-
-@contextmanager
-def _recording(module: nn.Module, size: int) -> Iterator[list[_Use]]:
-    """Note every use of a layer with trainable parameters during a forward pass."""
-    uses: list[_Use] = []
-    undo: list[Callable[[], None]] = []
-    try:
-        for name, layer in _layers(module):
-            if isinstance(layer, RECURRENT):
-                original = layer.__dict__.get("forward")
-                layer.forward = unrolled(layer, _linear_recorder(uses, name))  # type: ignore[assignment]
-                undo.append(_restorer(layer, original))
-            else:
-                handle = layer.register_forward_hook(_hook(uses, name, size))
-                undo.append(handle.remove)
-        yield uses
-    finally:
-        for action in undo:
-            action()
-
-
-def _layers(module: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """The outermost modules that own trainable parameters, or have a rule for them."""
-    own = any(parameter.requires_grad for parameter in module.parameters(recurse=False))
-    if own:
-        yield name, module
-        return
-    for child_name, child in module.named_children():
-        yield from _layers(child, f"{name}.{child_name}" if name else child_name)
-
-
-def _restorer(layer: nn.Module, original: Any) -> Callable[[], None]:
-    def restore() -> None:
-        if original is None:
-            del layer.forward
-        else:
-            layer.forward = original
-
-    return restore
-
-
-def _hook(uses: list[_Use], name: str, size: int) -> Callable[..., None]:
-    def hook(layer: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
-        rule = rule_for(layer)
-        tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
-        outputs = output_tensors(output)
-        for tensor in [*tensors, *outputs]:
-            if tensor.ndim == 0 or len(tensor) != size:
-                raise InputError(
-                    f"layer {name or type(layer).__name__}: sees a tensor of shape "
-                    f"{tuple(tensor.shape)}, whose first dimension must be the {size} examples"
-                )
-        edges = [get_gradient_edge(tensor) for tensor in outputs if tensor.requires_grad]
-        if not edges:
-            return
-
-        def contributions(gradients: list[Tensor | None]) -> Contributions:
-            if rule is None:
-                return by_vmap(layer, arguments, tuple(gradients))
-            assert gradients[0] is not None
-            seen = tensors[0].detach()
-            return rule(layer, _single(seen), _single(gradients[0]))
-
-        watched = [(tensor, tensor._version) for tensor in tensors]
-        uses.append(_Use(name, edges, contributions, watched))
-
-    return hook
-
-
-def _linear_recorder(uses: list[_Use], layer: str) -> Record:
-    """Records the linear maps of a recurrent layer: time steps are positions."""
-
-    def record(weight: str, bias: str, inputs: list[Tensor], outputs: list[Tensor]) -> None:
-        def contributions(gradients: list[Tensor | None]) -> Contributions:
-            zeros = torch.zeros_like
-            made = [
-                zeros(output) if gradient is None else gradient
-                for gradient, output in zip(gradients, outputs, strict=True)
-            ]
-            if len(inputs) > 1:
-                seen, back = torch.stack(inputs, 1), torch.stack(made, 1)
-            else:
-                seen, back = inputs[0], made[0]
-            seen, back = _single(seen.detach()), _single(back)
-            return {weight: Outer(seen, back), bias: Rows(back.sum(1))}
-
-        edges = [get_gradient_edge(output) for output in outputs if output.requires_grad]
-        if edges:
-            watched = [(tensor, tensor._version) for tensor in inputs]
-            uses.append(_Use(layer, edges, contributions, watched))
-
-    return record
-
-
-def _single(tensor: Tensor) -> Tensor:
-    """Sums are taken in single precision, whatever the model computes in."""
-    return tensor.float() if tensor.is_floating_point() else tensor

@@ -6,15 +6,19 @@ it does: each example is sent through alone, by ordinary autograd, and compared 
 says of it in the batch.
 """
 
+import copy
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
 
 from pacdp.clipping.gradient import ClippedGradient, Loss, batch_size, part_of
 from pacdp.errors import InputError
 
 TOLERANCE = 1e-3
+# Layers that draw random numbers in training.
+_DRAWS = (_DropoutNd, nn.RNNBase, nn.MultiheadAttention)
 
 
 def check_model(module: nn.Module, loss: Loss, inputs: Any, targets: Any) -> None:
@@ -30,15 +34,15 @@ def check_model(module: nn.Module, loss: Loss, inputs: Any, targets: Any) -> Non
     size = batch_size(inputs)
     if size < 2:
         raise InputError(f"inputs: has {size} examples, must have at least 2 to tell them apart")
-    training = module.training
-    module.eval()
-    try:
-        engine = ClippedGradient(module, loss, adjacency="zero-out")
-        alone = [_alone(module, loss, inputs, targets, example) for example in range(size)]
-        _compare_norms(engine, alone, inputs, targets)
-        _compare_sums(engine, alone, inputs, targets)
-    finally:
-        module.train(training)
+    # A copy, since layers may keep statistics, in training mode, where layers may mix examples.
+    module = copy.deepcopy(module).train()
+    for layer in module.modules():
+        if isinstance(layer, _DRAWS):
+            layer.eval()
+    engine = ClippedGradient(module, loss, adjacency="zero-out")
+    alone = [_alone(module, loss, inputs, targets, example) for example in range(size)]
+    _compare_norms(engine, alone, inputs, targets)
+    _compare_sums(engine, alone, inputs, targets)
 
 
 def _alone(
@@ -47,7 +51,14 @@ def _alone(
     """One example's gradient, by ordinary autograd, with nobody else in the batch."""
     one = slice(example, example + 1)
     chosen = part_of(inputs, one)
-    outputs = module(*chosen) if isinstance(chosen, tuple) else module(chosen)
+    try:
+        outputs = module(*chosen) if isinstance(chosen, tuple) else module(chosen)
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(
+            f"model: cannot take example {example} alone ({reason}); examples must not need "
+            "each other"
+        ) from error
     names, parameters = zip(
         *((n, p) for n, p in module.named_parameters() if p.requires_grad), strict=True
     )

@@ -11,6 +11,7 @@ from typing import Any
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pacdp.clipping.contributions import Contribution, Convolution, Lookup, Outer, Rows
 from pacdp.errors import InputError
@@ -78,9 +79,10 @@ def layer_norm(layer: nn.LayerNorm, inputs: Tensor, gradients: Tensor) -> Contri
 
 
 def _channels(normal: Tensor, gradients: Tensor) -> Contributions:
+    shape = (*normal.shape[:2], -1)
     return {
-        "weight": Rows((normal * gradients).flatten(2).sum(2)),
-        "bias": Rows(gradients.flatten(2).sum(2)),
+        "weight": Rows((normal * gradients).reshape(shape).sum(2)),
+        "bias": Rows(gradients.reshape(shape).sum(2)),
     }
 
 
@@ -112,31 +114,42 @@ def rule_for(layer: nn.Module) -> Rule | None:
 
 
 def by_vmap(
-    layer: nn.Module, arguments: tuple[Any, ...], gradients: tuple[Tensor | None, ...]
+    layer: nn.Module,
+    arguments: tuple[Any, ...],
+    keywords: dict[str, Any],
+    gradients: tuple[Tensor | None, ...],
+    size: int,
 ) -> Contributions:
     """Each example by itself through the layer, all at once: for layers without a rule.
 
     ``gradients`` belong to the layer's tensor outputs in order, None where the loss ignores one.
+    Keyword tensors are per example if their first dimension says so, such as padding masks.
     """
     parameters = {n: p.detach() for n, p in layer.named_parameters() if p.requires_grad}
     used = [number for number, gradient in enumerate(gradients) if gradient is not None]
-    tensors = [n for n, argument in enumerate(arguments) if isinstance(argument, Tensor)]
+    given: dict[Any, Any] = dict(enumerate(arguments)) | keywords
+    examples = {
+        place: value.detach()
+        for place, value in given.items()
+        if isinstance(value, Tensor) and value.ndim and len(value) == size
+    }
 
-    def one(examples: list[Tensor], cotangents: list[Tensor]) -> dict[str, Tensor]:
-        given = list(arguments)
-        for place, example in zip(tensors, examples, strict=True):
-            given[place] = example.unsqueeze(0)
+    def one(own: dict[Any, Tensor], cotangents: list[Tensor]) -> dict[str, Tensor]:
+        values = given | {place: example.unsqueeze(0) for place, example in own.items()}
+        positional = tuple(values[place] for place in range(len(arguments)))
+        named = {name: values[name] for name in keywords}
 
-        def forward(values: dict[str, Tensor]) -> list[Tensor]:
-            outputs = output_tensors(functional_call(layer, values, tuple(given)))
+        def forward(weights: dict[str, Tensor]) -> list[Tensor]:
+            outputs = output_tensors(functional_call(layer, weights, positional, named))
             return [outputs[number].squeeze(0) for number in used]
 
         return dict(vjp(forward, parameters)[1](cotangents)[0])
 
-    examples = [arguments[n].detach() for n in tensors]
     cotangents = [gradient for gradient in gradients if gradient is not None]
     try:
-        made = vmap(one, randomness="different")(examples, cotangents)
+        # Of the kernels for attention only the plain one can be run example by example.
+        with sdpa_kernel(SDPBackend.MATH):
+            made = vmap(one, randomness="different")(examples, cotangents)
     except RuntimeError as error:
         reason = str(error).strip().splitlines()[0]
         raise InputError(

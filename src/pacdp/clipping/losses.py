@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from pacdp.errors import InputError
+
 
 @dataclass(frozen=True)
 class CrossEntropy:
@@ -21,9 +23,11 @@ class CrossEntropy:
     """
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        _require(targets.shape == outputs.shape[:-1], self, outputs, targets, "one class each")
         return F.cross_entropy(outputs, targets, reduction="none")
 
     def gradient(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        _require(targets.shape == outputs.shape[:-1], self, outputs, targets, "one class each")
         # torch's own softmax is slow for few classes.
         made = (outputs - outputs.amax(-1, keepdim=True)).exp_()
         made /= made.sum(-1, keepdim=True)
@@ -39,12 +43,14 @@ class BinaryCrossEntropy:
     """
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        _require(outputs.shape == (*targets.shape, 1), self, outputs, targets, "one logit each")
         logits = outputs.squeeze(-1)
         return F.binary_cross_entropy_with_logits(
             logits, targets.to(logits.dtype), reduction="none"
         )
 
     def gradient(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        _require(outputs.shape == (*targets.shape, 1), self, outputs, targets, "one logit each")
         return torch.sigmoid(outputs).sub_(targets.unsqueeze(-1))
 
 
@@ -57,7 +63,17 @@ class SquaredError:
     """
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return (outputs - targets).flatten(1).square().sum(1) / 2
+        return self.gradient(outputs, targets).flatten(1).square().sum(1) / 2
 
     def gradient(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        _require(outputs.shape == targets.shape, self, outputs, targets, "the same shape")
         return outputs - targets
+
+
+def _require(fits: bool, loss: object, outputs: Tensor, targets: Tensor, allowed: str) -> None:
+    """Shapes must fit exactly: broadcasting would mix every example with every other."""
+    if not fits:
+        raise InputError(
+            f"{type(loss).__name__}: outputs {tuple(outputs.shape)} and targets "
+            f"{tuple(targets.shape)} must have {allowed}"
+        )

@@ -9,7 +9,7 @@ releases of few coordinates at full precision where that matters.
 """
 
 import os
-from hashlib import blake2b
+from hashlib import shake_128
 from typing import Protocol
 
 import numpy as np
@@ -47,13 +47,35 @@ class SimulatedNoise:
             raise InputError(
                 f"noise key {(seed, client, round, step)}: must be 64-bit whole numbers"
             ) from None
-        self._seed = int.from_bytes(blake2b(words, digest_size=8).digest(), "big", signed=True)
+        self._key = words
         self._generator: torch.Generator | None = None
 
     def normal(self, like: Tensor, sigma: float) -> Tensor:
         if self._generator is None:
-            self._generator = torch.Generator(like.device).manual_seed(self._seed)
+            self._generator = _generator(self._key, like.device)
         return torch.empty_like(like).normal_(0, sigma, generator=self._generator)
+
+
+# How torch saves its Mersenne twister: a header, then 624 words of state, each in eight bytes.
+_WORDS, _HEADER = 624, 24
+_SEEDED = torch.Generator().manual_seed(0).get_state()
+
+
+def _generator(key: bytes, device: torch.device) -> torch.Generator:
+    """A generator whose whole state is a hash of the key.
+
+    torch seeds its generator on the processor with 32 bits, of which a simulation of a few hundred
+    thousand steps would use some twice.
+    """
+    stream = shake_128(key)
+    if device.type != "cpu":
+        return torch.Generator(device).manual_seed(int.from_bytes(stream.digest(8), "big") >> 1)
+    words = np.frombuffer(stream.digest(4 * _WORDS), dtype=np.uint32).astype(np.uint64)
+    state = _SEEDED.clone()
+    state[_HEADER : _HEADER + 8 * _WORDS] = torch.from_numpy(words.view(np.uint8))
+    generator = torch.Generator()
+    generator.set_state(state)
+    return generator
 
 
 class SystemNoise:
@@ -65,7 +87,7 @@ class SystemNoise:
 
     def normal(self, like: Tensor, sigma: float) -> Tensor:
         bits = np.frombuffer(os.urandom(8 * like.numel()), dtype=np.uint64)
-        # The middle of each of 2^53 equal cells: never 0 or 1, and symmetric about one half.
-        uniform = ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+        # The middle of each of 2^52 equal cells: never 0 or 1, and symmetric about one half.
+        uniform = ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
         values = torch.from_numpy(ndtri(uniform) * sigma).reshape(like.shape)
         return values.to(dtype=like.dtype, device=like.device)

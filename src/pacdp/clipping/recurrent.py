@@ -27,15 +27,16 @@ def unrolled(layer: Recurrent, record: Record) -> Callable[..., object]:
     if isinstance(layer, nn.LSTM) and layer.proj_size:
         raise InputError("LSTM: proj_size is not supported; put a Linear layer after it")
 
-    def forward(inputs: Tensor, state: object = None) -> object:
-        if not isinstance(inputs, Tensor) or inputs.ndim != 3:
+    # The names of the arguments are torch's own.
+    def forward(input: Tensor, hx: object = None) -> object:  # noqa: A002
+        if not isinstance(input, Tensor) or input.ndim != 3:
             raise InputError(
                 f"{type(layer).__name__}: input must be a batch of sequences, a tensor of 3 "
                 "dimensions; packed sequences are not supported"
             )
-        steps = inputs if layer.batch_first else inputs.transpose(0, 1)
+        steps = input
         directions = 2 if layer.bidirectional else 1
-        hidden, cell = _initial(layer, steps, state, directions)
+        hidden, cell = _initial(layer, steps, hx, directions)
         ends: list[tuple[Tensor, Tensor]] = []
         for number in range(layer.num_layers):
             runs = []
@@ -50,11 +51,10 @@ def unrolled(layer: Recurrent, record: Record) -> Callable[..., object]:
             steps = torch.cat(runs, dim=2)
             if layer.dropout and number < layer.num_layers - 1:
                 steps = F.dropout(steps, layer.dropout, layer.training)
-        outputs = steps if layer.batch_first else steps.transpose(0, 1)
         last_hidden = torch.stack([end[0] for end in ends])
         if isinstance(layer, nn.LSTM):
-            return outputs, (last_hidden, torch.stack([end[1] for end in ends]))
-        return outputs, last_hidden
+            return steps, (last_hidden, torch.stack([end[1] for end in ends]))
+        return steps, last_hidden
 
     return forward
 

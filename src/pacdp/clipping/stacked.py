@@ -105,6 +105,13 @@ class StackedGradient:
                 f"inputs: has shape {tuple(inputs.shape)}, must be (models, examples, ...) with "
                 "examples as the first layer takes them"
             )
+        if present is not None and (
+            present.dtype != torch.bool or present.shape != inputs.shape[:2]
+        ):
+            raise InputError(
+                f"present: is {present.dtype} of shape {tuple(present.shape)}, must be bool of "
+                f"shape {tuple(inputs.shape[:2])}"
+            )
         with torch.no_grad():
             values, dropped = chain_sum(
                 *(self.chain, parameters, inputs, targets, self.loss),
@@ -146,7 +153,7 @@ def chain_sum(
     for model in torch.nonzero(~torch.isfinite(squares).all(1)).flatten().tolist():
         counted = torch.ones_like(squares[model], dtype=torch.bool)
         if present is not None:
-            counted = present[model].bool()
+            counted = present[model]
         kept = counted & torch.isfinite(squares[model])
         dropped[model] = int(counted.sum() - kept.sum())
         own = {name: value[model : model + 1] for name, value in parameters.items()}
@@ -177,6 +184,8 @@ def release_stacked(
     torch.Size([2, 2])
     """
     models = len(sums)
+    if not sums.values:
+        raise InputError("sums: are used up, they have been released before")
     if len(noise) != models:
         raise InputError(f"noise: has {len(noise)} sources, must have one for each of {models}")
     zs = positive("z", z) * torch.ones(models, dtype=torch.float64).numpy()
@@ -185,4 +194,6 @@ def release_stacked(
         release(sums[m], z=float(zs[m]), divisor=float(parts[m]), noise=noise[m])
         for m in range(models)
     ]
-    return {name: torch.stack([one[name] for one in released]) for name in sums.values}
+    stacked = {name: torch.stack([one[name] for one in released]) for name in sums.values}
+    sums.values.clear()
+    return stacked

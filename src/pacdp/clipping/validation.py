@@ -4,16 +4,12 @@ import copy
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from pacdp.errors import InputError
 
-_BATCH_NORMS = (
-    nn.BatchNorm1d,
-    nn.BatchNorm2d,
-    nn.BatchNorm3d,
-    nn.SyncBatchNorm,
-)
 _INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+_TIME_FIRST = (nn.RNNBase, nn.MultiheadAttention)
 
 
 def require_private(module: nn.Module) -> None:
@@ -26,7 +22,7 @@ def require_private(module: nn.Module) -> None:
     """
     for name, layer in module.named_modules():
         kind = f"layer {name or '(the model)'} ({type(layer).__name__})"
-        if isinstance(layer, _BATCH_NORMS):
+        if isinstance(layer, _BatchNorm):
             raise InputError(
                 f"{kind}: mixes examples of a batch, so no example has a gradient of its own; "
                 "pacdp.clipping.without_batch_norm(model) puts GroupNorm in its place"
@@ -35,6 +31,11 @@ def require_private(module: nn.Module) -> None:
             raise InputError(
                 f"{kind}: keeps running statistics of private examples; "
                 "use track_running_stats=False"
+            )
+        if isinstance(layer, _TIME_FIRST) and not layer.batch_first:
+            raise InputError(
+                f"{kind}: takes time before examples, where they cannot be told apart; "
+                "use batch_first=True"
             )
 
 
@@ -47,18 +48,18 @@ def without_batch_norm(module: nn.Module, *, groups: int = 32) -> nn.Module:
     >>> without_batch_norm(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)))[1]
     GroupNorm(8, 8, eps=1e-05, affine=True...)
     """
-    if isinstance(module, _BATCH_NORMS):
+    if isinstance(module, _BatchNorm):
         return _group_norm(module, groups)
     result = copy.deepcopy(module)
     for name, layer in list(result.named_modules()):
-        if isinstance(layer, _BATCH_NORMS):
+        if isinstance(layer, _BatchNorm):
             parent, _, child = name.rpartition(".")
             setattr(result.get_submodule(parent), child, _group_norm(layer, groups))
     return result
 
 
 def _group_norm(layer: nn.Module, groups: int) -> nn.GroupNorm:
-    assert isinstance(layer, _BATCH_NORMS)
+    assert isinstance(layer, _BatchNorm)
     channels = layer.num_features
     fitting = max(
         number for number in range(1, min(groups, channels) + 1) if channels % number == 0
