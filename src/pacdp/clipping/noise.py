@@ -58,7 +58,7 @@ class SimulatedNoise:
 
 # How torch saves its Mersenne twister: a header, then 624 words of state, each in eight bytes.
 _WORDS, _HEADER = 624, 24
-_SEEDED = torch.Generator().manual_seed(0).get_state()
+_SEEDED = torch.Generator().manual_seed(0).get_state().numpy()
 
 
 def _generator(key: bytes, device: torch.device) -> torch.Generator:
@@ -70,11 +70,11 @@ def _generator(key: bytes, device: torch.device) -> torch.Generator:
     stream = shake_128(key)
     if device.type != "cpu":
         return torch.Generator(device).manual_seed(int.from_bytes(stream.digest(8), "big") >> 1)
-    words = np.frombuffer(stream.digest(4 * _WORDS), dtype=np.uint32).astype(np.uint64)
-    state = _SEEDED.clone()
-    state[_HEADER : _HEADER + 8 * _WORDS] = torch.from_numpy(words.view(np.uint8))
+    state = _SEEDED.copy()
+    words = np.frombuffer(stream.digest(4 * _WORDS), dtype=np.uint32)
+    state[_HEADER : _HEADER + 8 * _WORDS].view(np.uint64)[:] = words
     generator = torch.Generator()
-    generator.set_state(state)
+    generator.set_state(torch.from_numpy(state))
     return generator
 
 
