@@ -279,9 +279,14 @@ def test_a_model_that_changes_is_looked_at_again(wrap):
 
 def test_hooks_are_not_passed_over():
     torch.manual_seed(0)
-    model = mlp()
+    model, inputs, targets = mlp(), torch.randn(9, 4), classes(9)
+    before = engine(model)
+    before(inputs, targets, clipping_bound=0.3)
     model[0].register_forward_hook(lambda layer, inputs, output: output * 2)
-    assert_right(model, torch.randn(5, 4), classes(5))
+    assert_right(model, inputs, targets)
+    # Also by an engine that was made before the hook.
+    expected, _ = reference(model, CrossEntropy(), inputs, targets, 0.3)
+    assert_same(before(inputs, targets, clipping_bound=0.3).values, expected)
 
 
 def test_inference_mode_is_refused():

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from pacdp.checks import count, positive_number
 from pacdp.clipping.bounded import ClippedSum, clip_factors
-from pacdp.clipping.chain import Chain, as_chain, one_per_example
+from pacdp.clipping.chain import Chain, altered, as_chain, one_per_example
 from pacdp.clipping.contributions import Contribution, Together
 from pacdp.clipping.recording import Use, collect, recording, refuse_changes
 from pacdp.clipping.stacked import chain_sum
@@ -27,7 +27,6 @@ from pacdp.privacy import Adjacency
 
 # From a model's output and the targets, one loss for each example.
 Loss = Callable[[Any, Any], Tensor]
-
 
 # How far the sum of per-example gradients may be from the gradient, relative to their norms.
 TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-3}
@@ -65,7 +64,6 @@ class ClippedGradient:
         adjacency: Adjacency | str,
         microbatch: int | None = None,
     ) -> None:
-        require_private(module)
         self.module = module
         self.loss = loss
         self.adjacency = Adjacency.parse(adjacency)
@@ -75,8 +73,7 @@ class ClippedGradient:
     def __call__(self, inputs: Any, targets: Any, *, clipping_bound: float) -> ClippedSum:
         """Σ_i g_i·min(1, C/‖g_i‖) over the examples of a batch, which may be empty."""
         bound = positive_number("clipping_bound", clipping_bound)
-        if not _unchanged(self._seen):
-            self._prepare()
+        self._look_again()
         size = batch_size(inputs)
         step = self.microbatch or max(size, 1)
         total: dict[str, Tensor] = {}
@@ -103,7 +100,13 @@ class ClippedGradient:
 
     def norms(self, inputs: Any, targets: Any) -> Tensor:
         """Each example's gradient norm. Private: nothing derived from it may leave unpaid."""
+        self._look_again()
         return _squared_norms(self._contributions(inputs, targets)).sqrt()
+
+    def _look_again(self) -> None:
+        """Notice what has been done to the module since: a stale view of it would be silent."""
+        if not _unchanged(self._seen) or (self._chain and any(map(altered, self._layers))):
+            self._prepare()
 
     def _prepare(self) -> None:
         """Look at the module: what is trained, and whether it is a chain."""
@@ -111,6 +114,7 @@ class ClippedGradient:
         self._trainable = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
         self._chain = as_chain(self.module)
         self._seen = _parts(self.module)
+        self._layers = list(self.module.modules())
         # For each path through the model: how often it was verified, and which parameters moved.
         self._verified: dict[tuple[str, ...], tuple[int, frozenset[str]]] = {}
 
