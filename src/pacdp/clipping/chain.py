@@ -1,9 +1,10 @@
-"""Simple models as a chain of steps, for many models at once.
+"""Simple models as a chain of steps, for one model or for many at once.
 
-A logistic regression, an MLP or a small CNN is a chain in which each step's gradient is known. Run
-without autograd, and with one more dimension in front of everything, the chain steps any number of
-models in one tensor program, each with its own weights and its own examples: inputs are
-(models, examples, ...), and parameters (models, ...). One model is a stack of one.
+A logistic regression, an MLP or a small CNN is a chain in which each step's gradient is known, so
+it runs without autograd. With one more dimension in front of everything the same steps train any
+number of models in one tensor program, each with its own weights and its own examples: inputs are
+then (models, examples, ...) and parameters (models, ...). ``lead`` is how many dimensions stand
+before those of an example: 1 for one model, 2 for a stack.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,60 +25,60 @@ from pacdp.clipping.contributions import (
 from pacdp.errors import InputError
 
 Parameters = Mapping[str, Tensor]
-# From weights (models, examples) to Σ_i w_i·gradient_i of each of a step's parameters.
+# From weights, one per example, to Σ_i w_i·gradient_i of each of a step's parameters.
 WeightedSums = Callable[[Tensor], dict[str, Tensor]]
 
 
 class Step(Protocol):
     """One link of the chain."""
 
-    def forward(self, parameters: Parameters, inputs: Tensor) -> tuple[Tensor, Any]:
+    def forward(self, parameters: Parameters, inputs: Tensor, lead: int) -> tuple[Tensor, Any]:
         """The outputs, and what the way back needs."""
 
     def backward(
         self, parameters: Parameters, saved: Any, gradients: Tensor, onward: bool
     ) -> tuple[Tensor | None, Tensor | None, WeightedSums | None]:
-        """Gradients of the inputs if ``onward``, squared norms (M, B), and the weighted sums."""
+        """Gradients of the inputs if ``onward``, squared norms per example, and weighted sums."""
 
 
 @dataclass(frozen=True)
 class LinearStep:
-    """inputs (M, B, I), weight (M, O, I)."""
+    """inputs (..., B, I), weight (..., O, I)."""
 
     weight: str
     bias: str | None
 
-    def forward(self, parameters: Parameters, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        weight = parameters[self.weight].mT
-        if self.bias is None:
-            return torch.bmm(inputs, weight), inputs
-        return torch.baddbmm(parameters[self.bias].unsqueeze(1), inputs, weight), inputs
+    def forward(self, parameters: Parameters, inputs: Tensor, lead: int) -> tuple[Tensor, Tensor]:
+        weight = parameters[self.weight]
+        bias = None if self.bias is None else parameters[self.bias]
+        if lead == 1:
+            return F.linear(inputs, weight, bias), inputs
+        if bias is None:
+            return torch.bmm(inputs, weight.mT), inputs
+        return torch.baddbmm(bias.unsqueeze(1), inputs, weight.mT), inputs
 
     def backward(
         self, parameters: Parameters, saved: Tensor, gradients: Tensor, onward: bool
     ) -> tuple[Tensor | None, Tensor, WeightedSums]:
-        squares = factor(saved)
-        if self.bias is not None:
-            squares = squares + 1
-        squares = squares * factor(gradients)
+        # A bias is a weight whose input is one.
+        squares = factor(saved) if self.bias is None else sum_of_squares(saved).add_(1)
+        squares *= factor(gradients)
 
         def sums(weights: Tensor) -> dict[str, Tensor]:
-            scaled = (gradients * weights.unsqueeze(2)).mT
-            made = {self.weight: torch.bmm(scaled, saved)}
+            scaled = gradients * weights.unsqueeze(-1)
+            made = {self.weight: scaled.mT @ saved}
             if self.bias is not None:
-                made[self.bias] = scaled.sum(2)
+                made[self.bias] = scaled.sum(-2)
             return made
 
-        back = torch.bmm(gradients, parameters[self.weight]) if onward else None
-        return back, squares, sums
+        return gradients @ parameters[self.weight] if onward else None, squares, sums
 
 
 @dataclass(frozen=True)
 class ConvolutionStep:
-    """inputs (M, B, C, H, W), weight (M, O, C, kh, kw).
+    """inputs (..., B, C, H, W), weight (..., O, C, kh, kw).
 
-    Images lie in memory with their channels last, so that a patch is a few long runs, and both the
-    outputs and each example's gradient are matrix products of patches.
+    One model's outputs come from the library's own kernels, many models' from products of patches.
     """
 
     weight: str
@@ -85,21 +86,15 @@ class ConvolutionStep:
     stride: tuple[int, int]
     padding: tuple[int, int]
 
-    def forward(self, parameters: Parameters, inputs: Tensor) -> tuple[Tensor, Any]:
+    def forward(self, parameters: Parameters, inputs: Tensor, lead: int) -> tuple[Tensor, Any]:
         weight = parameters[self.weight]
         bias = None if self.bias is None else parameters[self.bias]
-        windows = self._windows(inputs, weight)
+        windows = self._windows(inputs.flatten(0, lead - 1), weight)
         saved = (inputs.shape, windows)
-        if len(weight) == 1:
-            # One model: the library's own kernel is the fastest.
-            outputs = F.conv2d(
-                inputs[0],
-                weight[0].contiguous(memory_format=torch.channels_last),
-                None if bias is None else bias[0],
-                self.stride,
-                self.padding,
-            )
-            return outputs.unsqueeze(0), saved
+        if lead == 1:
+            # Channels last in memory: the pooling that follows is faster so.
+            weight = weight.contiguous(memory_format=torch.channels_last)
+            return F.conv2d(inputs, weight, bias, self.stride, self.padding), saved
         patches = windows.flatten(3).reshape(len(weight), -1, weight[0, 0].numel())
         outputs = torch.bmm(patches, weight.permute(0, 3, 4, 2, 1).flatten(1, 3))
         if bias is not None:
@@ -107,10 +102,8 @@ class ConvolutionStep:
         shape = (inputs.shape[1], *windows.shape[1:3])
         return outputs.unflatten(1, shape).permute(0, 1, 4, 2, 3), saved
 
-    def _windows(self, inputs: Tensor, weight: Tensor) -> Tensor:
-        """The patches of every model's examples, one after the other."""
+    def _windows(self, images: Tensor, weight: Tensor) -> Tensor:
         high, wide = self.padding
-        images = inputs.flatten(0, 1)
         if high or wide:
             images = F.pad(images, (wide, wide, high, high))
         return patch_windows(images, weight.shape[-2:], self.stride)
@@ -120,30 +113,28 @@ class ConvolutionStep:
     ) -> tuple[Tensor | None, Tensor, WeightedSums]:
         shape, windows = saved
         weight = parameters[self.weight]
-        made = patch_gradients(windows, gradients.flatten(0, 1))
-        made = made.flatten(1).unflatten(0, gradients.shape[:2])
+        front = gradients.shape[:-3]
+        made = patch_gradients(windows, gradients.flatten(0, len(front) - 1))
+        made = made.flatten(1).unflatten(0, front)
         squares = sum_of_squares(made)
-        shifts = gradients.sum((3, 4)) if self.bias is not None else None
+        shifts = gradients.sum((-2, -1)) if self.bias is not None else None
         if shifts is not None:
-            squares = squares + sum_of_squares(shifts)
+            squares += sum_of_squares(shifts)
 
         def sums(weights: Tensor) -> dict[str, Tensor]:
-            row = weights.unsqueeze(1)
-            models, out, channels, high, wide = weight.shape
-            total = (row @ made).view(models, out, high, wide, channels)
-            found = {self.weight: total.permute(0, 1, 4, 2, 3).contiguous()}
+            row = weights.unsqueeze(-2)
+            *models, out, channels, high, wide = weight.shape
+            total = (row @ made).view(*models, out, high, wide, channels)
+            found = {self.weight: total.movedim(-1, -3).contiguous()}
             if self.bias is not None and shifts is not None:
-                found[self.bias] = (row @ shifts).squeeze(1)
+                found[self.bias] = (row @ shifts).squeeze(-2)
             return found
 
         return self._inputs(weight, shape, gradients) if onward else None, squares, sums
 
     def _inputs(self, weight: Tensor, shape: torch.Size, gradients: Tensor) -> Tensor:
-        # Of one model by the library's own kernel, which is faster; of many by a product.
-        if len(weight) == 1:
-            return conv2d_input(
-                shape[1:], weight[0], gradients[0], stride=self.stride, padding=self.padding
-            ).unsqueeze(0)
+        if weight.ndim == 4:
+            return conv2d_input(shape, weight, gradients, stride=self.stride, padding=self.padding)
         columns = weight.flatten(2).mT.unsqueeze(1) @ gradients.flatten(3)
         return F.fold(
             columns.flatten(0, 1),
@@ -160,21 +151,23 @@ class PoolStep:
 
     size: tuple[int, int]
 
-    def forward(self, parameters: Parameters, inputs: Tensor) -> tuple[Tensor, Any]:
+    def forward(self, parameters: Parameters, inputs: Tensor, lead: int) -> tuple[Tensor, Any]:
         # torch is three times faster here with the channels last in memory.
-        images = inputs.flatten(0, 1).contiguous(memory_format=torch.channels_last)
+        images = inputs.flatten(0, lead - 1).contiguous(memory_format=torch.channels_last)
         outputs, winners = F.max_pool2d(images, self.size, return_indices=True)
-        return outputs.unflatten(0, inputs.shape[:2]), (images, winners)
+        return outputs.unflatten(0, inputs.shape[:lead]), (images, winners)
 
     def backward(
         self, parameters: Parameters, saved: Any, gradients: Tensor, onward: bool
     ) -> tuple[Tensor | None, None, None]:
         images, winners = saved
+        front = gradients.shape[:-3]
+        flat = gradients.flatten(0, len(front) - 1)
         back = torch.ops.aten.max_pool2d_with_indices_backward(
-            gradients.flatten(0, 1).contiguous(memory_format=torch.channels_last),
+            flat.contiguous(memory_format=torch.channels_last),
             *(images, self.size, self.size, (0, 0), (1, 1), False, winners),
         )
-        return back.unflatten(0, gradients.shape[:2]), None, None
+        return back.unflatten(0, front), None, None
 
 
 @dataclass(frozen=True)
@@ -185,7 +178,7 @@ class ActivationStep:
     slope: Callable[[Tensor, Tensor], Tensor]
     """From (gradients, outputs) to the gradients of the inputs."""
 
-    def forward(self, parameters: Parameters, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, parameters: Parameters, inputs: Tensor, lead: int) -> tuple[Tensor, Tensor]:
         outputs = self.function(inputs)
         return outputs, outputs
 
@@ -199,8 +192,10 @@ class ActivationStep:
 class FlattenStep:
     """Everything after the examples in one dimension."""
 
-    def forward(self, parameters: Parameters, inputs: Tensor) -> tuple[Tensor, torch.Size]:
-        return inputs.flatten(2), inputs.shape
+    def forward(
+        self, parameters: Parameters, inputs: Tensor, lead: int
+    ) -> tuple[Tensor, torch.Size]:
+        return inputs.flatten(lead), inputs.shape
 
     def backward(
         self, parameters: Parameters, saved: torch.Size, gradients: Tensor, onward: bool
@@ -210,7 +205,7 @@ class FlattenStep:
 
 @dataclass(frozen=True)
 class Chain:
-    """A model as steps; its parameters are those of the module, with the models in front."""
+    """A model as steps; its parameters are named as the module's."""
 
     steps: Sequence[Step]
 
@@ -229,21 +224,21 @@ class Chain:
                 return False
         return True
 
-    def outputs(self, parameters: Parameters, inputs: Tensor) -> Tensor:
-        """What each model answers to its own examples: (M, B, ...)."""
+    def outputs(self, parameters: Parameters, inputs: Tensor, *, lead: int) -> Tensor:
+        """What the models answer to their own examples."""
         for step in self.steps:
-            inputs, _ = step.forward(parameters, inputs)
+            inputs, _ = step.forward(parameters, inputs, lead)
         return inputs
 
     def gradients(
-        self, parameters: Parameters, inputs: Tensor, targets: Tensor, loss: Any
+        self, parameters: Parameters, inputs: Tensor, targets: Tensor, loss: Any, *, lead: int
     ) -> tuple[Tensor, WeightedSums]:
-        """Squared gradient norms (M, B), and the weighted sums of all parameters."""
+        """Squared gradient norms per example, and the weighted sums of all parameters."""
         saved = []
         for step in self.steps:
-            inputs, kept = step.forward(parameters, inputs)
+            inputs, kept = step.forward(parameters, inputs, lead)
             saved.append(kept)
-        back: Tensor | None = output_gradients(loss, inputs, targets)
+        back: Tensor | None = output_gradients(loss, inputs, targets, lead)
         first = next(n for n, step in enumerate(self.steps) if hasattr(step, "weight"))
         squares: Tensor | None = None
         parts: list[WeightedSums] = []
@@ -259,15 +254,15 @@ class Chain:
         return squares, lambda weights: {k: v for sums in parts for k, v in sums(weights).items()}
 
 
-def output_gradients(loss: Any, outputs: Tensor, targets: Tensor) -> Tensor:
-    """∂ loss / ∂ outputs for (models, examples, ...), by closed form where the loss has one."""
+def output_gradients(loss: Any, outputs: Tensor, targets: Tensor, lead: int) -> Tensor:
+    """∂ loss / ∂ outputs, by closed form where the loss has one."""
     closed_form = getattr(loss, "gradient", None)
     if closed_form is not None:
         gradients: Tensor = closed_form(outputs, targets)
         return gradients
-    flat = outputs.detach().flatten(0, 1).requires_grad_()
+    flat = outputs.detach().flatten(0, lead - 1).requires_grad_()
     with torch.enable_grad():
-        losses = one_per_example(loss(flat, targets.flatten(0, 1)), len(flat))
+        losses = one_per_example(loss(flat, targets.flatten(0, lead - 1)), len(flat))
         return torch.autograd.grad(losses.sum(), flat)[0].reshape(outputs.shape)
 
 
@@ -293,7 +288,9 @@ def as_chain(module: nn.Module) -> Chain | None:
     layers: list[tuple[str, nn.Module]] = [("", module)] if type(module) is nn.Linear else []
     if type(module) is nn.Sequential:
         # Not named_children, which leaves out a layer that comes a second time.
-        layers = [(f"{name}.", layer) for name, layer in module._modules.items() if layer]
+        layers = [
+            (f"{name}.", layer) for name, layer in module._modules.items() if layer is not None
+        ]
     parameters = list(module.parameters())
     if not layers or not all(p.requires_grad and p.dtype == torch.float32 for p in parameters):
         return None

@@ -38,13 +38,13 @@ def sum_of_squares(values: Tensor) -> Tensor:
     """Over the last dimension, to a few roundings however long it is."""
     # The norm needs no copy of the squares, but adds them one after the other.
     if values.shape[-1] <= 4096:
-        return torch.linalg.vector_norm(values, dim=-1).square()
+        return torch.linalg.vector_norm(values, dim=-1).square_()
     return values.square().sum(-1)
 
 
 def factor(values: Tensor) -> Tensor:
     """A sum of squares that will be multiplied by another, and so may not vanish."""
-    return sum_of_squares(values).clamp(min=SMALLEST_SQUARE)
+    return sum_of_squares(values).clamp_(min=SMALLEST_SQUARE)
 
 
 class Contribution(Protocol):

@@ -20,7 +20,7 @@ from pacdp.clipping.bounded import ClippedSum, clip_factors
 from pacdp.clipping.chain import Chain, altered, as_chain, one_per_example
 from pacdp.clipping.contributions import Contribution, Together
 from pacdp.clipping.recording import Use, collect, recording, refuse_changes
-from pacdp.clipping.stacked import chain_sum
+from pacdp.clipping.stacked import model_sum
 from pacdp.clipping.validation import require_private
 from pacdp.errors import InputError
 from pacdp.privacy import Adjacency
@@ -122,13 +122,9 @@ class ClippedGradient:
         """The clipped sum of a micro-batch, and how many of its gradients were not finite."""
         if self._chain is not None and _fits(self._chain, inputs):
             with torch.no_grad():
-                values, dropped = chain_sum(
-                    self._chain,
-                    {name: parameter.unsqueeze(0) for name, parameter in self._trainable.items()},
-                    *(inputs.unsqueeze(0), targets.unsqueeze(0), self.loss),
-                    bounds=bound,
+                return model_sum(
+                    self._chain, self._trainable, inputs, targets, self.loss, bound=bound
                 )
-            return {name: value[0] for name, value in values.items()}, dropped.get(0, 0)
         contributions = self._contributions(inputs, targets)
         if not contributions:
             return self._zeros(), 0

@@ -81,7 +81,7 @@ class StackedGradient:
     def outputs(self, parameters: Parameters, inputs: Tensor) -> Tensor:
         """What each model answers to its own examples: (models, examples, ...)."""
         with torch.no_grad():
-            return self.chain.outputs(parameters, inputs)
+            return self.chain.outputs(parameters, inputs, lead=2)
 
     def __call__(
         self,
@@ -113,9 +113,9 @@ class StackedGradient:
                 f"shape {tuple(inputs.shape[:2])}"
             )
         with torch.no_grad():
-            values, dropped = chain_sum(
+            values, dropped = stack_sum(
                 *(self.chain, parameters, inputs, targets, self.loss),
-                bounds=bounds.expand(models).unsqueeze(1),
+                bounds=bounds.expand(models),
                 present=present,
             )
         return StackedSum(
@@ -126,47 +126,57 @@ class StackedGradient:
         )
 
 
-def chain_sum(
+def stack_sum(
     chain: Chain,
     parameters: Parameters,
     inputs: Tensor,
     targets: Tensor,
     loss: Any,
     *,
-    bounds: Tensor | float,
-    present: Tensor | None = None,
+    bounds: Tensor,
+    present: Tensor | None,
 ) -> tuple[dict[str, Tensor], dict[int, int]]:
-    """Clipped sums (models, ...), and how many examples were not finite of models that had any.
-
-    ``bounds`` is one for all, or (models, 1).
-    """
-    squares, sums = chain.gradients(parameters, inputs, targets, loss)
-    factors = clip_factors(squares, bounds)
+    """Clipped sums (models, ...), and how many examples were not finite of models that had any."""
+    squares, sums = chain.gradients(parameters, inputs, targets, loss, lead=2)
+    factors = clip_factors(squares, bounds.unsqueeze(1))
     if present is not None:
-        factors = factors * present
+        factors *= present
     found = sums(factors)
     values = {name: found[name] for name in parameters}
+    dropped: dict[int, int] = {}
+    if math.isfinite(squares.sum().item()):
+        return values, dropped
+    for model in torch.nonzero(~torch.isfinite(squares).all(1)).flatten().tolist():
+        # Zero times NaN is NaN: this model's sum is taken again by itself.
+        own = {name: value[model] for name, value in parameters.items()}
+        counted = slice(None) if present is None else present[model]
+        again, dropped[model] = model_sum(
+            *(chain, own, inputs[model][counted], targets[model][counted], loss),
+            bound=float(bounds[model]),
+        )
+        for name, value in again.items():
+            values[name][model] = value
+    return values, dropped
+
+
+def model_sum(
+    chain: Chain,
+    parameters: Parameters,
+    inputs: Tensor,
+    targets: Tensor,
+    loss: Any,
+    *,
+    bound: float,
+) -> tuple[dict[str, Tensor], int]:
+    """The clipped sum of one model, and how many of its examples were not finite."""
+    squares, sums = chain.gradients(parameters, inputs, targets, loss, lead=1)
     # One number tells whether anything at all was not finite.
     if math.isfinite(squares.sum().item()):
-        return values, {}
-    dropped = {}
-    for model in torch.nonzero(~torch.isfinite(squares).all(1)).flatten().tolist():
-        counted = torch.ones_like(squares[model], dtype=torch.bool)
-        if present is not None:
-            counted = present[model]
-        kept = counted & torch.isfinite(squares[model])
-        dropped[model] = int(counted.sum() - kept.sum())
-        own = {name: value[model : model + 1] for name, value in parameters.items()}
-        # Zero times NaN is NaN: this model's sum is taken again without them.
-        again = {name: torch.zeros_like(value) for name, value in own.items()}
-        if kept.any():
-            again, _ = chain_sum(
-                *(chain, own, inputs[model][kept][None], targets[model][kept][None], loss),
-                bounds=bounds if isinstance(bounds, float) else bounds[model : model + 1],
-            )
-        for name, value in again.items():
-            values[name][model] = value[0]
-    return values, dropped
+        found = sums(clip_factors(squares, bound))
+        return {name: found[name] for name in parameters}, 0
+    kept = torch.isfinite(squares)
+    again, more = model_sum(chain, parameters, inputs[kept], targets[kept], loss, bound=bound)
+    return again, more + int((~kept).sum())
 
 
 def release_stacked(
