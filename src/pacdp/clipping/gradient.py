@@ -99,7 +99,13 @@ class ClippedGradient:
         )
 
     def norms(self, inputs: Any, targets: Any) -> Tensor:
-        """Each example's gradient norm. Private: nothing derived from it may leave unpaid."""
+        """Each example's gradient norm. Private: nothing derived from it may leave unpaid.
+
+        >>> from pacdp.clipping import CrossEntropy
+        >>> gradient = ClippedGradient(nn.Linear(2, 2), CrossEntropy(), adjacency="zero-out")
+        >>> gradient.norms(torch.randn(8, 2), torch.zeros(8, dtype=torch.long)).shape
+        torch.Size([8])
+        """
         self._look_again()
         return _squared_norms(self._contributions(inputs, targets)).sqrt()
 

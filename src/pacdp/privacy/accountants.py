@@ -36,7 +36,12 @@ class Accountant(Protocol):
 
 
 class Exact:
-    """Gaussian composition: δ(ε; μ) with μ² = Σ 1/z² (see :mod:`pacdp.privacy.gaussian`)."""
+    """Gaussian composition: δ(ε; μ) with μ² = Σ 1/z² (see :mod:`pacdp.privacy.gaussian`).
+
+    >>> release = Release.clipped_sum(noise_multiplier=10, adjacency=Adjacency.ZERO_OUT, count=13)
+    >>> round(Exact().epsilon([release], 1e-5), 6)
+    1.386182
+    """
 
     name = "exact"
     samples = False
@@ -57,6 +62,10 @@ class Renyi:
         ε = min_α ρ(α) + ln((α − 1)/α) − (ln δ + ln α)/(α − 1)
 
     (Canonne, Kamath and Steinke 2020, Proposition 12).
+
+    >>> release = Release.clipped_sum(noise_multiplier=10, adjacency=Adjacency.ZERO_OUT, count=13)
+    >>> round(Renyi().epsilon([release], 1e-5), 3)
+    1.51
     """
 
     name = "rdp"
@@ -100,6 +109,10 @@ class PaperRenyi(Renyi):
 
     It can certify nothing below ln(1/δ)/63, which is 0.1827 at δ = 1e-5. A target below that
     floor is refused.
+
+    >>> release = Release.clipped_sum(noise_multiplier=10, adjacency=Adjacency.ZERO_OUT, count=13)
+    >>> round(PaperRenyi().epsilon([release], 1e-5), 5)
+    1.79561
     """
 
     name = "paper-rdp"
@@ -116,6 +129,10 @@ class Basic:
 
     Each release costs √(2 ln(1.25/δ′))/z by the classic bound, with δ′ = δ/K so that the whole is
     (ε, δ)-private. The classic bound is proved below 1 only; dearer releases are refused.
+
+    >>> release = Release.clipped_sum(noise_multiplier=100, adjacency=Adjacency.ZERO_OUT, count=13)
+    >>> round(Basic().epsilon([release], 1e-5), 3)
+    0.695
     """
 
     name = "basic"
@@ -142,7 +159,12 @@ class Basic:
 
 
 class PrivacyLossDistribution:
-    """The numerical accountant of dp-accounting, as an upper bound. Slow; knows sampling."""
+    """The numerical accountant of dp-accounting, as an upper bound. Slow; knows sampling.
+
+    >>> release = Release.clipped_sum(noise_multiplier=10, adjacency=Adjacency.ZERO_OUT, count=13)
+    >>> round(PrivacyLossDistribution().epsilon([release], 1e-5), 4)
+    1.3862
+    """
 
     name = "pld"
     samples = True

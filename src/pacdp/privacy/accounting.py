@@ -66,7 +66,11 @@ def account(
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """The noise that budgets ask for: numbers, or arrays with one element per client."""
+    """The noise that budgets ask for: numbers, or arrays with one element per client.
+
+    >>> calibrate(epsilon=[0.1, 1], releases=13, adjacency="replace-one").noise_multiplier.round(2)
+    array([221.74,  26.9 ])
+    """
 
     epsilon: FloatArray
     delta: FloatArray

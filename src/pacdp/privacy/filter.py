@@ -55,7 +55,14 @@ class Filter:
             raise InputError("budget: must be a total one, measured exactly")
 
     def spend(self, *releases: Release) -> "Filter":
-        """The filter after these releases, all or none; over the budget they are refused."""
+        """The filter after these releases, all or none; over the budget they are refused.
+
+        >>> from pacdp.privacy import Adjacency
+        >>> state = Filter(Guarantee(epsilon=0.5, adjacency=Adjacency.ZERO_OUT))
+        >>> noisy = Release.clipped_sum(noise_multiplier=20, adjacency=Adjacency.ZERO_OUT)
+        >>> state.spend(noisy.times(3)).spent.total()
+        3
+        """
         after = self.record(*releases)
         if any(not release.sampled for release in releases) and not after.within_budget:
             raise BudgetExceededError(self._refusal(releases))
@@ -100,7 +107,14 @@ class Filter:
         return after
 
     def rebudget(self, epsilon: float) -> "Filter":
-        """The filter under another ε, which may not be below what is charged already."""
+        """The filter under another ε, which may not be below what is charged already.
+
+        >>> from pacdp.privacy import Adjacency
+        >>> state = Filter(Guarantee(epsilon=0.5, adjacency=Adjacency.ZERO_OUT))
+        >>> noisy = Release.clipped_sum(noise_multiplier=20, adjacency=Adjacency.ZERO_OUT)
+        >>> state.spend(noisy).rebudget(0.2).budget.epsilon
+        0.2
+        """
         epsilon = single("epsilon", positive("epsilon", epsilon))
         after = replace(self, budget=replace(self.budget, epsilon=epsilon))
         if not after.within_budget:
@@ -108,7 +122,14 @@ class Filter:
         return after
 
     def affordable(self, release: Release) -> int:
-        """How many more releases of this kind fit, ignoring ``release.count``."""
+        """How many more releases of this kind fit, ignoring ``release.count``.
+
+        >>> from pacdp.privacy import Adjacency
+        >>> state = Filter(Guarantee(epsilon=0.5, adjacency=Adjacency.ZERO_OUT))
+        >>> noisy = Release.clipped_sum(noise_multiplier=20, adjacency=Adjacency.ZERO_OUT)
+        >>> state.affordable(noisy)
+        8
+        """
         one = release.times(1)
         self._same_adjacency(one)
         if one.sampled:

@@ -93,7 +93,15 @@ class Ledger:
 
     @classmethod
     def create(cls, path: Path | str, *, client: str, budget: Guarantee) -> "Ledger":
-        """Make a new ledger. An existing file is refused, whatever it holds."""
+        """Make a new ledger. An existing file is refused, whatever it holds.
+
+        >>> import tempfile
+        >>> from pacdp.privacy import Adjacency, Guarantee, Ledger, Release
+        >>> path = Path(tempfile.mkdtemp()) / "a.ledger"
+        >>> budget = Guarantee(epsilon=0.5, adjacency=Adjacency.ZERO_OUT)
+        >>> Ledger.create(path, client="a", budget=budget).filter.budget == budget
+        True
+        """
         Filter(budget)  # refuses what is no budget before there is a file
         if not text("client", client).strip() or not client.isprintable():
             raise InputError(f"client = {client!r}: must be a printable name")
@@ -134,6 +142,17 @@ class Ledger:
         """Charge a Poisson-sampled plan as a whole, before anything is released.
 
         Its releases are then reserved one by one as they are made, at no further cost.
+
+        >>> import tempfile
+        >>> from pacdp.privacy import Adjacency, Guarantee, Ledger, Release
+        >>> path = Path(tempfile.mkdtemp()) / "a.ledger"
+        >>> budget = Guarantee(epsilon=0.5, adjacency=Adjacency.ZERO_OUT)
+        >>> ledger = Ledger.create(path, client="a", budget=budget)
+        >>> coin = Release.clipped_sum(
+        ...     noise_multiplier=10, count=9, sampling_rate=0.1, adjacency=Adjacency.ZERO_OUT
+        ... )
+        >>> ledger.freeze(coin, run="sampled").kind
+        'freeze'
         """
         return self._append(
             lambda current: current.freeze(plan),
@@ -141,7 +160,16 @@ class Ledger:
         )[0]
 
     def set_budget(self, epsilon: float, *, reason: str = "") -> Entry:
-        """Change ε, to no less than what is charged already. δ and adjacency stay for life."""
+        """Change ε, to no less than what is charged already. δ and adjacency stay for life.
+
+        >>> import tempfile
+        >>> from pacdp.privacy import Adjacency, Guarantee, Ledger, Release
+        >>> path = Path(tempfile.mkdtemp()) / "a.ledger"
+        >>> budget = Guarantee(epsilon=0.5, adjacency=Adjacency.ZERO_OUT)
+        >>> ledger = Ledger.create(path, client="a", budget=budget)
+        >>> ledger.set_budget(0.8, reason="asked by the board").content["epsilon"]
+        0.8
+        """
         return self._append(
             lambda current: current.rebudget(epsilon),
             [("budget", {"epsilon": epsilon, "reason": text("reason", reason)})],
