@@ -172,6 +172,8 @@ def test_wrong_shapes_are_refused():
     _, stacked, parameters, inputs, targets, _ = setting("mlp")
     with pytest.raises(InputError, match="must be \\(models, examples"):
         stacked(parameters, inputs[0], targets[0], clipping_bounds=1.0)
+    with pytest.raises(InputError, match=r"clipping_bounds: .* must be one or 4 numbers"):
+        stacked(parameters, inputs, targets, clipping_bounds=[1.0, 2.0])
     sums = stacked(parameters, inputs, targets, clipping_bounds=1.0)
     noise = [SimulatedNoise(seed=0, client=0, round=0, step=0)]
     with pytest.raises(InputError, match="has 1 sources, must have one for each of 4"):

@@ -1,5 +1,7 @@
 """Ways to a silently wrong sum, each found by someone who tried to break the engine."""
 
+import warnings
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -324,6 +326,42 @@ def test_own_kinds_of_batch_norm_are_refused():
 def test_half_precision_uploads_are_clipped_in_single():
     value = clip_upload({"w": torch.rand(999).bfloat16()}, bound=1.0, adjacency="zero-out")
     assert value.values["w"].double().norm() <= 1.0
+
+
+def test_one_layer_in_two_places_is_one_layer():
+    torch.manual_seed(0)
+    shared = nn.Linear(4, 4)
+
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = Hidden(shared), Hidden(shared)
+            self.head = nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.head(self.second(torch.tanh(self.first(x))))
+
+    assert_right(Two(), torch.randn(5, 4), classes(5))
+
+
+def test_a_recurrent_layer_with_its_own_forward_is_not_replaced():
+    class Louder(nn.LSTM):
+        def forward(self, x):
+            return super().forward(x)[0] * 3
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.recurrent = Louder(4, 3, batch_first=True)
+            self.head = nn.Linear(3, 2)
+
+        def forward(self, x):
+            return self.head(self.recurrent(x)[:, -1])
+
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert_right(Model(), torch.randn(5, 3, 4), classes(5))
 
 
 def test_sequences_of_one_step():

@@ -29,8 +29,7 @@ from pacdp.privacy import Adjacency
 Loss = Callable[[Any, Any], Tensor]
 
 # How far the sum of per-example gradients may be from the gradient, relative to their norms.
-TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-3}
-TOLERANCE_OF_HALF = 5e-2
+TOLERANCE, TOLERANCE_OF_HALF = 1e-3, 5e-2
 # How often a path is verified at most, while some parameter has had no gradient to compare.
 VERIFICATIONS = 5
 
@@ -218,7 +217,8 @@ class ClippedGradient:
             if name in contributions:
                 made = contributions[name].weighted_sum(torch.ones(len(few), device=error.device))
                 error = error - made.reshape(error.shape)
-            if float(error.norm()) > TOLERANCE.get(gradient.dtype, TOLERANCE_OF_HALF) * scale:
+            half = torch.finfo(gradient.dtype).bits < 32
+            if float(error.norm()) > (TOLERANCE_OF_HALF if half else TOLERANCE) * scale:
                 raise InputError(
                     f"parameter {name}: gradients of examples do not add up to the gradient; it is "
                     "used outside its own layer's forward, or in a layer without a rule that "

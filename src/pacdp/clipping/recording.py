@@ -32,8 +32,12 @@ def recording(module: nn.Module, size: int) -> Iterator[list[Use]]:
     uses: list[Use] = []
     undo: list[Callable[[], None]] = []
     try:
-        for name, layer in _layers(module):
-            if isinstance(layer, RECURRENT):
+        # A layer that hangs in two places is still one layer.
+        layers = {id(layer): (name, layer) for name, layer in _layers(module)}
+        for name, layer in layers.values():
+            # Whoever wrote a forward of their own for it means that one.
+            own = type(layer) not in RECURRENT or "forward" in layer.__dict__
+            if isinstance(layer, RECURRENT) and not own:
                 layer.forward = unrolled(layer, _linear_recorder(uses, name, size))  # type: ignore[assignment]
                 undo.append(lambda layer=layer: delattr(layer, "forward"))  # type: ignore[misc]
             else:

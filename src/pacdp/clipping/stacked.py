@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from pacdp.checks import positive
+from pacdp.checks import FloatArray, positive
 from pacdp.clipping.bounded import ClippedSum, Tensors, clip_factors, release
 from pacdp.clipping.chain import Chain, Parameters, as_chain
 from pacdp.clipping.noise import NoiseSource
@@ -96,10 +97,12 @@ class StackedGradient:
 
         ``present`` (models, examples) marks real examples where batches are unequal and padded.
         """
-        bounds = torch.as_tensor(positive("clipping_bounds", clipping_bounds)).to(
-            device=inputs.device, dtype=torch.float32
-        )
         models = len(inputs)
+        bounds = torch.tensor(
+            _for_each("clipping_bounds", clipping_bounds, models),
+            device=inputs.device,
+            dtype=torch.float32,
+        )
         if not self.chain.fits(inputs.ndim - 2):
             raise InputError(
                 f"inputs: has shape {tuple(inputs.shape)}, must be (models, examples, ...) with "
@@ -115,15 +118,23 @@ class StackedGradient:
         with torch.no_grad():
             values, dropped = stack_sum(
                 *(self.chain, parameters, inputs, targets, self.loss),
-                bounds=bounds.expand(models),
+                bounds=bounds,
                 present=present,
             )
         return StackedSum(
             values=values,
-            bounds=bounds.expand(models),
+            bounds=bounds,
             adjacency=self.adjacency,
             not_finite=dropped,
         )
+
+
+def _for_each(name: str, value: ArrayLike, models: int) -> FloatArray:
+    """A positive number for each model, from one for all or from as many."""
+    array = positive(name, value)
+    if array.shape not in ((), (models,)):
+        raise InputError(f"{name}: has shape {array.shape}, must be one or {models} numbers")
+    return np.array(np.broadcast_to(array, (models,)))
 
 
 def stack_sum(
@@ -198,9 +209,9 @@ def release_stacked(
         raise InputError("sums: are used up, they have been released before")
     if len(noise) != models:
         raise InputError(f"noise: has {len(noise)} sources, must have one for each of {models}")
-    zs = positive("z", z) * torch.ones(models, dtype=torch.float64).numpy()
-    parts = positive("divisors", divisors) * torch.ones(models, dtype=torch.float64).numpy()
-    released: list[Mapping[str, Tensor]] = [
+    zs = _for_each("z", z, models)
+    parts = _for_each("divisors", divisors, models)
+    released = [
         release(sums[m], z=float(zs[m]), divisor=float(parts[m]), noise=noise[m])
         for m in range(models)
     ]
