@@ -9,7 +9,11 @@ import pacdp
 
 ROOT = Path(pacdp.__file__).parent
 # Each room may use itself and what stands before it.
-ORDER = ["errors", "checks", "privacy", "clipping", "data", "federation", "experiments", "cli"]
+ORDER = [
+    *("errors", "checks", "privacy", "clipping"),
+    *("data", "models"),
+    *("federation", "experiments", "cli"),
+]
 
 
 def imports(path):

@@ -131,6 +131,17 @@ def text(name: str, value: str) -> str:
     return value
 
 
+def word(name: str, value: str) -> str:
+    """A string that can be printed and is not blank.
+
+    >>> word("client", "hospital")
+    'hospital'
+    """
+    if not text(name, value).strip() or not value.isprintable():
+        raise InputError(f"{name} = {value!r}: must be a printable name")
+    return value
+
+
 def member(name: str, value: str, allowed: Collection[str]) -> str:
     """One of a closed set of names.
 

@@ -19,3 +19,7 @@ class BudgetExceededError(PacdpError):
 
 class LedgerError(PacdpError):
     """A ledger file cannot be trusted, read or written."""
+
+
+class DataError(PacdpError):
+    """A data set is missing, damaged, or not what it says it is."""

@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from benchmarks.models import ResNet18, cnn
 from pacdp.clipping import ClippedGradient, CrossEntropy
 from pacdp.errors import InputError
+from pacdp.models.resnet import ResNet
 
-from .models import CNN, Sequence, assert_same, reference
+from .models import CNN, Sequence, assert_same, cnn, reference
 
 
 def summed(outputs, targets):
@@ -173,7 +173,11 @@ MODELS = {
     "cnn": (CNN, (1, 28, 28), 10),
     "cnn as a chain": (cnn, (1, 28, 28), 10),
     # With a smooth activation: a kink may fall on either side, alone or in a batch.
-    "resnet-18": (lambda: ResNet18(F.silu), (3, 32, 32), 10),
+    "resnet-18": (
+        lambda: ResNet((2, 2, 2, 2), channels=3, outputs=10, dropout=0.0, activation=F.silu),
+        (3, 32, 32),
+        10,
+    ),
 }
 
 

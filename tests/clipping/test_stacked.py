@@ -5,7 +5,6 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from benchmarks.models import cnn
 from pacdp.clipping import (
     BinaryCrossEntropy,
     ClippedGradient,
@@ -17,6 +16,8 @@ from pacdp.clipping import (
     release_stacked,
 )
 from pacdp.errors import InputError
+
+from .models import cnn
 
 MODELS = 4
 BOUNDS = [0.01, 0.3, 1.0, 50.0]

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from pacdp import __version__
-from pacdp.cli import ledger
+from pacdp.cli import data, ledger
 from pacdp.cli.demo import demo_command
 from pacdp.cli.privacy import account_command, calibrate_command
 from pacdp.errors import PacdpError
@@ -15,6 +15,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False)
 app.command("account")(account_command)
 app.command("calibrate")(calibrate_command)
 app.command("demo")(demo_command)
+app.add_typer(data.app, name="data")
 app.add_typer(ledger.app, name="ledger")
 
 

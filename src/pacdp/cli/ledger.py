@@ -23,7 +23,7 @@ Head = Annotated[
 # Columns of the CSV export; an entry fills those its kind has.
 COLUMNS = (
     *("sequence", "kind", "time", "client", "run", "label", "epsilon", "delta", "adjacency"),
-    *("noise_multiplier", "sensitivity", "count", "sampling_rate", "reason", "hash"),
+    *("noise_multiplier", "sensitivity", "count", "sampling_rate", "unit", "reason", "hash"),
 )
 
 
@@ -34,10 +34,15 @@ def create(
     epsilon: Annotated[float, typer.Option(help="The budget, > 0, for all runs together.")],
     delta: options.Delta = DEFAULT_DELTA,
     adjacency: options.AdjacencyName = Adjacency.ZERO_OUT.value,
+    unit: Annotated[
+        str, typer.Option(help="What ε protects: a record, or a patient with several records.")
+    ] = "record",
 ) -> None:
     """Make a new ledger with its budget. An existing file is never touched."""
     epsilon = single("epsilon", positive("epsilon", epsilon))
-    budget = Guarantee(epsilon=epsilon, delta=delta, adjacency=Adjacency.parse(adjacency))
+    budget = Guarantee(
+        epsilon=epsilon, delta=delta, adjacency=Adjacency.parse(adjacency), unit=unit
+    )
     _summary(Ledger.create(path, client=client, budget=budget))
 
 

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from pacdp.errors import InputError
 from pacdp.privacy import ACCOUNTANTS, Adjacency, Scope
 
 
@@ -41,3 +42,18 @@ SamplingRate = Annotated[
     typer.Option(help="Poisson sampling rate q of the records, unseen by the server; in (0, 1]."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+def assignment(option: str, text: str) -> tuple[str, float]:
+    """The name and the number of ``KEY=VALUE``.
+
+    >>> assignment("--set", "alpha=0.5")
+    ('alpha', 0.5)
+    """
+    name, sign, value = text.partition("=")
+    try:
+        if not sign or not name.strip():
+            raise ValueError
+        return name.strip().replace("-", "_"), float(value)
+    except ValueError:
+        raise InputError(f"{option} {text!r}: must be KEY=VALUE with a number") from None

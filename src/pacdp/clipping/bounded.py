@@ -21,7 +21,7 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Bounded:
-    """Tensors of a client that one record moves by at most ``sensitivity``, all together, in L2.
+    """Tensors of a client that one unit moves by at most ``sensitivity``, all together, in L2.
 
     ``bound`` is C, what the sensitivity is measured in; ``adjacency`` is what "moves" means.
     Nothing here has noise yet, so nothing here may leave the client.
@@ -31,6 +31,8 @@ class Bounded:
     bound: float
     sensitivity: float
     adjacency: Adjacency
+    unit: str = "record"
+    """What moves them by at most that: one record, or all that belongs to one of these."""
 
     def event(self, z: float) -> Release:
         """What is debited for a release of this value with noise z times its sensitivity.
@@ -44,6 +46,7 @@ class Bounded:
             noise_multiplier=positive_number("z", z) * relative,
             sensitivity=relative,
             adjacency=self.adjacency,
+            unit=self.unit,
         )
 
 

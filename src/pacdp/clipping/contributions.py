@@ -282,6 +282,14 @@ class Together:
         return self._rows.weighted_sum(weights)
 
 
+def by_unit(use: Contribution, units: Tensor) -> Rows:
+    """Each unit's gradient, the sum of its examples', from ``units`` 0, 1, ... of the examples."""
+    gradients = use.per_example()
+    number = int(units.max()) + 1
+    total = gradients.new_zeros(number, *gradients.shape[1:])
+    return Rows(total.index_add_(0, units, gradients))
+
+
 def _cheaper_by_positions(positions: int, size_in: int, size_out: int) -> bool:
     products = positions**2 * (size_in + size_out)
     return products < MULTIPLICATIONS_PER_NUMBER * size_in * size_out

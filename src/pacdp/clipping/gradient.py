@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pacdp.checks import count, positive_number
+from pacdp.checks import count, positive_number, word
 from pacdp.clipping.bounded import ClippedSum, clip_factors
 from pacdp.clipping.chain import Chain, altered, as_chain, one_per_example
-from pacdp.clipping.contributions import Contribution, Together
+from pacdp.clipping.contributions import Contribution, Together, by_unit
 from pacdp.clipping.recording import Use, collect, recording, refuse_changes
 from pacdp.clipping.stacked import model_sum
 from pacdp.clipping.validation import require_private
@@ -45,6 +45,9 @@ class ClippedGradient:
     The sum is a sum, not a mean: divide by a public number when it is released. ``microbatch``
     bounds memory by taking so many examples at a time.
 
+    ``unit`` names what is clipped as one. With anything but ``record``, such as ``patient``, each
+    call must say which examples belong together; a sum never claims to cover more than it does.
+
     >>> from torch.nn import functional as F
     >>> model = nn.Linear(2, 2)
     >>> gradient = ClippedGradient(
@@ -62,28 +65,46 @@ class ClippedGradient:
         *,
         adjacency: Adjacency | str,
         microbatch: int | None = None,
+        unit: str = "record",
     ) -> None:
         self.module = module
         self.loss = loss
         self.adjacency = Adjacency.parse(adjacency)
+        self.unit = word("unit", unit)
         self.microbatch = None if microbatch is None else int(count("microbatch", microbatch))
         self._prepare()
 
-    def __call__(self, inputs: Any, targets: Any, *, clipping_bound: float) -> ClippedSum:
-        """Σ_i g_i·min(1, C/‖g_i‖) over the examples of a batch, which may be empty."""
+    def __call__(
+        self, inputs: Any, targets: Any, *, clipping_bound: float, units: Tensor | None = None
+    ) -> ClippedSum:
+        """Σ_i g_i·min(1, C/‖g_i‖) over the examples of a batch, which may be empty.
+
+        ``units``, one whole number for each example, says which belong together: then g_i is the
+        sum over the examples of unit i, and ``microbatch`` counts units, too.
+        """
+        if (units is None) != (self.unit == "record"):
+            raise InputError(
+                f"units: {'are missing' if units is None else 'were given'}, but one {self.unit} "
+                "at a time is clipped"
+            )
         bound = positive_number("clipping_bound", clipping_bound)
         self._look_again()
         size = batch_size(inputs)
         step = self.microbatch or max(size, 1)
         total: dict[str, Tensor] = {}
         dropped = 0
-        for start in range(0, size, step):
+        numbers = None if units is None else _from_zero(units, size)
+        for start in range(0, size if numbers is None else _most(numbers), step):
             whole = step >= size
-            part = slice(start, start + step)
+            part: slice | Tensor = slice(start, start + step)
+            if numbers is not None and not whole:
+                # Whole units, whatever order their examples come in.
+                part = torch.nonzero((numbers >= start) & (numbers < start + step)).flatten()
             found, bad = self._sum(
                 inputs if whole else part_of(inputs, part),
                 targets if whole else part_of(targets, part),
                 bound,
+                None if numbers is None else _from_zero(numbers if whole else numbers[part]),
             )
             dropped += bad
             total = {n: total[n] + v for n, v in found.items()} if total else found
@@ -94,6 +115,7 @@ class ClippedGradient:
             bound=bound,
             sensitivity=bound * self.adjacency.sensitivity,
             adjacency=self.adjacency,
+            unit=self.unit,
             not_finite=dropped,
         )
 
@@ -123,9 +145,11 @@ class ClippedGradient:
         # For each path through the model: how often it was verified, and which parameters moved.
         self._verified: dict[tuple[str, ...], tuple[int, frozenset[str]]] = {}
 
-    def _sum(self, inputs: Any, targets: Any, bound: float) -> tuple[dict[str, Tensor], int]:
+    def _sum(
+        self, inputs: Any, targets: Any, bound: float, units: Tensor | None
+    ) -> tuple[dict[str, Tensor], int]:
         """The clipped sum of a micro-batch, and how many of its gradients were not finite."""
-        if self._chain is not None and _fits(self._chain, inputs):
+        if units is None and self._chain is not None and _fits(self._chain, inputs):
             with torch.no_grad():
                 return model_sum(
                     self._chain, self._trainable, inputs, targets, self.loss, bound=bound
@@ -133,11 +157,15 @@ class ClippedGradient:
         contributions = self._contributions(inputs, targets)
         if not contributions:
             return self._zeros(), 0
+        if units is not None:
+            contributions = {name: by_unit(use, units) for name, use in contributions.items()}
         squares = _squared_norms(contributions)
         finite = torch.isfinite(squares)
         if not finite.all():
             # Zero times NaN is NaN: the sum is taken again without them.
-            again, more = self._sum(part_of(inputs, finite), part_of(targets, finite), bound)
+            kept = finite if units is None else finite[units]
+            left = None if units is None else _from_zero(units[kept])
+            again, more = self._sum(part_of(inputs, kept), part_of(targets, kept), bound, left)
             return again, more + int((~finite).sum())
         factors = clip_factors(squares, bound)
         total = {}
@@ -260,6 +288,21 @@ def _fits(chain: Chain, inputs: Any) -> bool:
     return (
         isinstance(inputs, Tensor) and inputs.dtype == torch.float32 and chain.fits(inputs.ndim - 1)
     )
+
+
+def _from_zero(units: Tensor, size: int | None = None) -> Tensor:
+    """The units of some examples as 0, 1, 2, ... without gaps."""
+    fits = units.ndim == 1 and not units.is_floating_point() and units.dtype != torch.bool
+    if not fits or (size is not None and len(units) != size):
+        raise InputError(
+            f"units: is {units.dtype} of shape {tuple(units.shape)}, must be one whole number for "
+            "each example"
+        )
+    return torch.unique(units, return_inverse=True)[1]
+
+
+def _most(numbers: Tensor) -> int:
+    return int(numbers.max()) + 1 if len(numbers) else 0
 
 
 def batch_size(inputs: Any) -> int:

@@ -49,6 +49,9 @@ def account(
     adjacencies = {release.adjacency for release in releases}
     if len(adjacencies) > 1:
         raise InputError("releases: have different adjacencies, must share one")
+    units = {release.unit for release in releases}
+    if len(units) > 1:
+        raise InputError(f"releases: are of units {', '.join(sorted(units))}, must share one")
     delta, scope = single("delta", probability("delta", delta)), Scope.parse(scope)
     chosen = choose(accountant, sampled=any(release.sampled for release in releases))
     if scope is Scope.PER_RELEASE:
@@ -61,6 +64,7 @@ def account(
         adjacency=adjacencies.pop(),
         accountant=chosen.name,
         scope=scope,
+        unit=units.pop(),
     )
 
 

@@ -72,7 +72,7 @@ class Filter:
         """The filter with these releases counted whether or not they fit: for reading back."""
         spent = Counter(self.spent)
         for release in releases:
-            self._same_adjacency(release)
+            self._same_terms(release)
             one = release.times(1)
             spent[one] += release.count
             if release.sampled and spent[one] > self.frozen[one]:
@@ -94,7 +94,7 @@ class Filter:
         >>> print(Filter(budget).freeze(coin).charged)
         ε = 0.347113 at δ = 1e-05, zero-out (pld)
         """
-        self._same_adjacency(plan)
+        self._same_terms(plan)
         if not plan.sampled:
             raise InputError("plan: only Poisson-sampled releases are frozen; spend others as made")
         if self.spent:
@@ -131,7 +131,7 @@ class Filter:
         8
         """
         one = release.times(1)
-        self._same_adjacency(one)
+        self._same_terms(one)
         if one.sampled:
             return self.frozen[one] - self.spent[one]
         # Asked of the filter itself, so that the answer is exactly what it will accept.
@@ -159,7 +159,12 @@ class Filter:
             return 1 / math.sqrt(left) if left > NOTHING * self.mu_limit**2 else None
 
         def cost(z: float) -> float:
-            one = Release(noise_multiplier=z, sensitivity=1.0, adjacency=self.budget.adjacency)
+            one = Release(
+                noise_multiplier=z,
+                sensitivity=1.0,
+                adjacency=self.budget.adjacency,
+                unit=self.budget.unit,
+            )
             return self.record(one).charged.epsilon
 
         try:
@@ -222,11 +227,15 @@ class Filter:
             )
         return message + (f"one release at z >= {self.least_z:.6g}" if self.least_z else "nothing")
 
-    def _same_adjacency(self, release: Release) -> None:
+    def _same_terms(self, release: Release) -> None:
         if release.adjacency is not self.budget.adjacency:
             raise InputError(
                 f"release: is under {release.adjacency}, but the budget is under "
                 f"{self.budget.adjacency}"
+            )
+        if release.unit != self.budget.unit:
+            raise InputError(
+                f"release: covers a {release.unit}, but the budget is for a {self.budget.unit}"
             )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self
 
-from pacdp.checks import member, not_negative, probability, single
+from pacdp.checks import member, not_negative, probability, single, word
 
 DEFAULT_DELTA = 1e-5
 
@@ -65,6 +65,8 @@ class Guarantee:
 
     >>> print(Guarantee(epsilon=0.5, delta=1e-5, adjacency=Adjacency.ZERO_OUT))
     ε = 0.5 at δ = 1e-05, zero-out (exact)
+    >>> print(Guarantee(epsilon=0.5, adjacency=Adjacency.ZERO_OUT, unit="patient"))
+    ε = 0.5 at δ = 1e-05, zero-out of a patient (exact)
     """
 
     epsilon: float
@@ -72,6 +74,8 @@ class Guarantee:
     adjacency: Adjacency
     accountant: str = "exact"
     scope: Scope = Scope.TOTAL
+    unit: str = "record"
+    """What the neighbours differ in: one record, or all that belongs to one of these."""
 
     def __post_init__(self) -> None:
         # Plain floats, so that a saved guarantee reads back as it was.
@@ -81,12 +85,14 @@ class Guarantee:
         object.__setattr__(self, "delta", single("delta", probability("delta", self.delta)))
         object.__setattr__(self, "adjacency", Adjacency.parse(self.adjacency))
         object.__setattr__(self, "scope", Scope.parse(self.scope))
+        word("unit", self.unit)
 
     def __str__(self) -> str:
         per = ", per release" if self.scope is Scope.PER_RELEASE else ""
+        of = "" if self.unit == "record" else f" of a {self.unit}"
         return (
             f"ε = {self.epsilon:.6g} at δ = {self.delta:g}, "
-            f"{self.adjacency} ({self.accountant}{per})"
+            f"{self.adjacency}{of} ({self.accountant}{per})"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -101,4 +107,5 @@ class Guarantee:
             "adjacency": self.adjacency.value,
             "accountant": self.accountant,
             "scope": self.scope.value,
+            "unit": self.unit,
         }

@@ -35,7 +35,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from pacdp.checks import text
+from pacdp.checks import text, word
 from pacdp.errors import BudgetExceededError, InputError, LedgerError
 from pacdp.privacy.chain import Chain, Link
 from pacdp.privacy.filter import Filter
@@ -61,7 +61,9 @@ class Entry:
     @property
     def release(self) -> Release:
         """The releases that a ``release`` or ``freeze`` entry stands for."""
-        return Release(**{name: self.content[name] for name in _RELEASE_FIELDS})
+        # Ledgers of the first days have no units: they are of records.
+        content = {"unit": "record", **self.content}
+        return Release(**{name: content[name] for name in _RELEASE_FIELDS})
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON and CSV."""
@@ -103,13 +105,13 @@ class Ledger:
         True
         """
         Filter(budget)  # refuses what is no budget before there is a file
-        if not text("client", client).strip() or not client.isprintable():
-            raise InputError(f"client = {client!r}: must be a printable name")
+        word("client", client)
         opening = {
             "client": client,
             "epsilon": budget.epsilon,
             "delta": budget.delta,
             "adjacency": budget.adjacency.value,
+            "unit": budget.unit,
         }
         Chain.create(Path(path), _body("open", opening))
         return cls(path)
@@ -217,6 +219,7 @@ class Ledger:
                 epsilon=opening.content["epsilon"],
                 delta=opening.content["delta"],
                 adjacency=Adjacency.parse(opening.content["adjacency"]),
+                unit=opening.content.get("unit", "record"),
             )
             state = Filter(budget)
         except (KeyError, TypeError, InputError) as error:

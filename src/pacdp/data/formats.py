@@ -1,0 +1,161 @@
+"""Published file formats of image sets, read into arrays of bytes and nothing else.
+
+A file that is cut off, has the wrong size or is no such file at all is refused by its name. The
+checksums in :mod:`pacdp.data.images` then say whether it is also the right one.
+"""
+
+import gzip
+import io
+import json
+import math
+import pickle
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pacdp.data.folder import LARGEST_MEMBER
+from pacdp.errors import DataError
+
+Bytes = NDArray[np.uint8]
+PIXELS = (3, 32, 32)
+
+
+def read_idx(path: Path, *, dimensions: int) -> Bytes:
+    """An idx file of unsigned bytes, as MNIST is published, plain or gzipped.
+
+    The first dimension counts the records. Only what the header promises is accepted.
+    """
+    with path.open("rb") as raw:
+        zipped = raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
+        try:
+            with gzip.open(raw) if zipped else raw as stream:
+                start = stream.read(4)
+                sizes = stream.read(4 * dimensions)
+                if start != bytes([0, 0, 8, dimensions]) or len(sizes) != 4 * dimensions:
+                    raise DataError(f"{path}: is no idx file of bytes in {dimensions} dimensions")
+                shape = tuple(np.frombuffer(sizes, ">u4").astype(int).tolist())
+                if math.prod(shape) > LARGEST_MEMBER:
+                    raise DataError(f"{path}: promises {shape}, more than any data set here has")
+                # Straight into its place, so that there is never a second copy.
+                values = np.empty(shape, np.uint8)
+                room, have = values.reshape(-1).data, 0
+                while got := stream.readinto(room[have:]):
+                    have += got
+                if have != len(room) or stream.read(1):
+                    found = have if have != len(room) else "more"
+                    raise DataError(f"{path}: holds {found} bytes, must hold {len(room)}")
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise DataError(f"{path}: is damaged ({error})") from error
+    return values
+
+
+def write_idx(path: Path, values: Bytes) -> None:
+    """The same format, plain.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "labels"
+    >>> write_idx(path, np.array([7, 2], np.uint8))
+    >>> read_idx(path, dimensions=1).tolist()
+    [7, 2]
+    """
+    with path.open("wb") as out:
+        out.write(bytes([0, 0, 8, values.ndim]) + np.array(values.shape, ">u4").tobytes())
+        out.write(np.ascontiguousarray(values).data)
+
+
+def read_cifar_binary(
+    paths: Sequence[Path], *, records: int, label_bytes: int
+) -> tuple[Bytes, Bytes]:
+    """Images (n, 3, 32, 32) and label bytes (n, label_bytes) from CIFAR's binary version.
+
+    Each file holds ``records`` rows of the label bytes and then the pixels.
+    """
+    row = label_bytes + int(np.prod(PIXELS))
+    images = np.empty((records * len(paths), *PIXELS), np.uint8)
+    labels = np.empty((records * len(paths), label_bytes), np.uint8)
+    for number, path in enumerate(paths):
+        part = slice(number * records, (number + 1) * records)
+        if path.stat().st_size != records * row:
+            raise DataError(f"{path}: has {path.stat().st_size} bytes, must have {records * row}")
+        rows = np.fromfile(path, np.uint8).reshape(records, row)
+        labels[part] = rows[:, :label_bytes]
+        images[part] = rows[:, label_bytes:].reshape(-1, *PIXELS)
+    return images, labels
+
+
+def write_cifar_binary(path: Path, images: Bytes, labels: Bytes) -> None:
+    """The same format, a thousand rows at a time."""
+    with path.open("wb") as out:
+        for start in range(0, len(images), 1000):
+            part = slice(start, start + 1000)
+            pixels = images[part].reshape(len(images[part]), -1)
+            out.write(np.concatenate([labels[part], pixels], axis=1).tobytes())
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Builds arrays, strings and numbers, and refuses to call anything else."""
+
+    ALLOWED = (
+        ("_codecs", "encode"),
+        ("numpy", "dtype"),
+        ("numpy", "ndarray"),
+        ("numpy.core.multiarray", "_reconstruct"),
+        ("numpy._core.multiarray", "_reconstruct"),
+    )
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in self.ALLOWED:
+            raise DataError(f"asks for {module}.{name}, must hold arrays and labels only")
+        return super().find_class(module.replace("numpy.core", "numpy._core"), name)
+
+
+def read_cifar_pickle(
+    path: Path, *, records: int, label_keys: Sequence[str]
+) -> tuple[Bytes, Bytes]:
+    """Images and label bytes from a batch of CIFAR's Python version, without running it."""
+    try:
+        content = _PlainUnpickler(io.BytesIO(path.read_bytes()), encoding="bytes").load()
+        images = np.asarray(content[b"data"])
+        labels = np.stack([np.asarray(content[key.encode()]) for key in label_keys], axis=1)
+        if images.dtype != np.uint8 or images.shape != (records, int(np.prod(PIXELS))):
+            raise DataError(f"images are {images.dtype} {images.shape}")
+        if labels.shape != (records, len(label_keys)) or labels.min() < 0 or labels.max() > 255:
+            raise DataError(f"labels are {labels.dtype} {labels.shape}")
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
+    except Exception as error:  # a damaged pickle can fail in any way
+        raise DataError(f"{path}: is damaged ({type(error).__name__}: {error})") from error
+    return images.reshape(-1, *PIXELS), labels.astype(np.uint8)
+
+
+def read_image_rows(path: Path, *, records: int) -> Bytes:
+    """Images (n, 3, 32, 32) from a picture in which each row of pixels is one of them."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(path) as picture:
+            if picture.format != "PNG" or picture.size != (32 * 32, records):
+                wanted = f"PNG of {(32 * 32, records)}"
+                raise DataError(f"{path}: is {picture.format} of {picture.size}, must be {wanted}")
+            rows = np.asarray(picture.convert("RGB"))
+    except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
+        raise DataError(f"{path}: is damaged ({error})") from error
+    return rows.reshape(records, 32, 32, 3).transpose(0, 3, 1, 2)
+
+
+def read_json_labels(path: Path, *, records: int) -> Bytes:
+    """A JSON list of labels, as (n, 1) bytes."""
+    try:
+        labels = np.asarray(json.loads(path.read_bytes()))
+    except ValueError as error:
+        raise DataError(f"{path}: is damaged ({error})") from error
+    if labels.shape != (records,) or labels.dtype.kind not in "iu":
+        raise DataError(f"{path}: holds {labels.dtype} {labels.shape}, must be {records} labels")
+    if labels.min() < 0 or labels.max() > 255:
+        raise DataError(f"{path}: holds labels outside 0 to 255")
+    return labels.astype(np.uint8)[:, None]

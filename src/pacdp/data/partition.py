@@ -1,0 +1,282 @@
+"""Who holds which records: natural, uniform or skewed splits among clients, from a seed.
+
+Every record is held by exactly one client and no client is empty. Where records belong to units,
+a unit is never torn apart. A partition is a value that is saved with a run and can be read back.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pacdp.checks import count, member, positive_number
+from pacdp.data.records import Array, Dataset, Records
+from pacdp.errors import DataError, InputError
+
+Indices = list[NDArray[np.int64]]
+# A skewed draw that leaves a client without records is drawn again, this often.
+ATTEMPTS = 100
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Partition:
+    """The training records of each client, by their position in the data set."""
+
+    data: str
+    kind: str
+    settings: Mapping[str, Any]
+    seed: int
+    clients: tuple[str, ...]
+    indices: tuple[NDArray[np.int64], ...]
+    digest: str
+    """Of the labels that were split: indices mean nothing for other records."""
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """How many records each client holds."""
+        return np.array([len(index) for index in self.indices])
+
+    def of(self, dataset: Dataset) -> list[Records]:
+        """Each client's own records."""
+        if self.digest != _digest(dataset.train):
+            raise DataError(
+                f"partition of {self.data}: was made for other records than these of {dataset.name}"
+            )
+        return [dataset.train.take(index) for index in self.indices]
+
+    def counts(self, dataset: Dataset) -> NDArray[np.int64]:
+        """How many records of each class each client holds: (clients, classes)."""
+        labels = dataset.train.labels
+        kinds = max(len(dataset.classes), 1)
+        return np.array(
+            [
+                np.bincount(labels[i] if dataset.classes else 0 * i, minlength=kinds)
+                for i in self.indices
+            ]
+        )
+
+    def save(self, path: Path) -> None:
+        """Write it as JSON."""
+        content = {
+            **{name: getattr(self, name) for name in ("data", "kind", "seed", "digest")},
+            "settings": dict(self.settings),
+            "clients": dict(
+                zip(self.clients, [index.tolist() for index in self.indices], strict=True)
+            ),
+        }
+        path.write_text(json.dumps(content))
+
+    @classmethod
+    def load(cls, path: Path) -> "Partition":
+        """Read what :meth:`save` wrote.
+
+        >>> import tempfile
+        >>> from pacdp.data import load
+        >>> path = Path(tempfile.mkdtemp()) / "partition.json"
+        >>> partition(load("heart"), "natural").save(path)
+        >>> Partition.load(path).clients
+        ('cleveland', 'hungary', 'switzerland', 'long-beach')
+        """
+        try:
+            content = json.loads(path.read_text())
+            clients = content.pop("clients")
+            return cls(
+                **content,
+                clients=tuple(clients),
+                indices=tuple(np.array(index, np.int64) for index in clients.values()),
+            )
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise DataError(f"{path}: is no partition ({error})") from error
+
+
+def partition(
+    dataset: Dataset, kind: str, *, clients: int | None = None, seed: int = 0, **settings: float
+) -> Partition:
+    """Split the training records among clients.
+
+    ========================  =====================================================================
+    ``natural``               by who holds them in the source
+    ``iid``                   shuffled, in equal parts
+    ``dirichlet`` alpha       each class is spread over clients by Dirichlet(α) shares
+    ``shards`` per_client     sorted by label, cut, and so many pieces for each client
+    ``quantity`` beta         shuffled, in parts of Dirichlet(β) sizes
+    ``near-global``           unequal sizes, and label shares that scatter around the global ones by
+    concentration             Dirichlet(concentration): how we read the paper's partition
+    ========================  =====================================================================
+
+    >>> from pacdp.data import load
+    >>> partition(load("digits"), "shards", clients=10, per_client=2).sizes.sum()
+    np.int64(1438)
+    """
+    member("partition", kind, KINDS)
+    records = dataset.train
+    if kind == "natural":
+        if clients is not None or settings:
+            raise InputError("partition natural: takes no clients and no settings, the data say")
+        indices, names = _natural(dataset)
+    else:
+        rule, defaults = RULES[kind]
+        unknown = [name for name in settings if name not in defaults]
+        if unknown:
+            raise InputError(
+                f"partition {kind}: has no setting {unknown[0]}; "
+                f"there are {', '.join(defaults) or 'none'}"
+            )
+        settings = {n: positive_number(n, settings.get(n, v)) for n, v in defaults.items()}
+        if clients is None:
+            raise InputError(f"partition {kind}: needs the number of clients")
+        number = int(count("clients", clients))
+        labels, belongs = _by_unit(records, regression=not dataset.classes)
+        if number > len(labels):
+            raise InputError(
+                f"clients = {number}: must be at most {len(labels)}, or some would have no records"
+            )
+        chosen = _draw(rule, labels, number, seed, settings, kind)
+        indices = _expanded(chosen, belongs)
+        names = tuple(f"client {n}" for n in range(number))
+    return Partition(
+        data=dataset.name,
+        kind=kind,
+        settings=settings,
+        seed=seed,
+        clients=names,
+        indices=tuple(indices),
+        digest=_digest(records),
+    )
+
+
+def _digest(records: Records) -> str:
+    return hashlib.sha256(np.ascontiguousarray(records.labels).data).hexdigest()
+
+
+def _natural(dataset: Dataset) -> tuple[Indices, tuple[str, ...]]:
+    holders = dataset.train.clients
+    if holders is None:
+        raise InputError(f"partition natural: {dataset.name} has no natural clients")
+    indices = [np.flatnonzero(holders == number) for number in range(len(dataset.clients))]
+    for name, index in zip(dataset.clients, indices, strict=True):
+        if not len(index):
+            raise InputError(f"client {name}: has no records, must have at least one")
+    return indices, tuple(dataset.clients)
+
+
+def _by_unit(records: Records, *, regression: bool) -> tuple[Array, Array]:
+    """A label for each unit, and the unit of each record."""
+    units = np.arange(len(records)) if records.units is None else records.units
+    _, first, belongs = np.unique(units, return_index=True, return_inverse=True)
+    labels = np.zeros(len(first), np.int64) if regression else records.labels[first]
+    return labels, belongs
+
+
+def _expanded(chosen: Indices, belongs: Array) -> Indices:
+    """From units to their records."""
+    owner = np.empty(belongs.max() + 1, np.int64)
+    for client, units in enumerate(chosen):
+        owner[units] = client
+    holder = owner[belongs]
+    return [np.flatnonzero(holder == client) for client in range(len(chosen))]
+
+
+Rule = Callable[[Array, int, np.random.Generator, Mapping[str, float]], Indices]
+
+
+def _draw(
+    rule: Rule, labels: Array, clients: int, seed: int, settings: Mapping[str, float], kind: str
+) -> Indices:
+    random = np.random.default_rng(seed)
+    for _ in range(ATTEMPTS):
+        found = rule(labels, clients, random, settings)
+        if all(len(index) for index in found):
+            return found
+    raise InputError(
+        f"partition {kind}: {ATTEMPTS} draws each left a client without records; "
+        "must have fewer clients or less skew"
+    )
+
+
+def _iid(
+    labels: Array, clients: int, random: np.random.Generator, settings: Mapping[str, float]
+) -> Indices:
+    return np.array_split(random.permutation(len(labels)), clients)
+
+
+def _dirichlet(
+    labels: Array, clients: int, random: np.random.Generator, settings: Mapping[str, float]
+) -> Indices:
+    kinds = int(labels.max()) + 1
+    shares = random.dirichlet(np.full(clients, settings["alpha"]), size=kinds).T
+    return _allocated(labels, shares, random)
+
+
+def _shards(
+    labels: Array, clients: int, random: np.random.Generator, settings: Mapping[str, float]
+) -> Indices:
+    each = int(count("per_client", settings["per_client"]))
+    if each * clients > len(labels):
+        raise InputError(
+            f"per_client = {each}: {each * clients} shards are more than {len(labels)} records"
+        )
+    # Shuffled first, so that which records of a class come together is chance.
+    order = random.permutation(len(labels))
+    order = order[np.argsort(labels[order], kind="stable")]
+    shards = np.array_split(order, each * clients)
+    dealt = random.permutation(each * clients).reshape(clients, each)
+    return [np.concatenate([shards[shard] for shard in hand]) for hand in dealt]
+
+
+def _quantity(
+    labels: Array, clients: int, random: np.random.Generator, settings: Mapping[str, float]
+) -> Indices:
+    shares = random.dirichlet(np.full(clients, settings["beta"]))
+    cuts = np.cumsum(_rounded(shares, len(labels)))[:-1]
+    return np.split(random.permutation(len(labels)), cuts)
+
+
+def _near_global(
+    labels: Array, clients: int, random: np.random.Generator, settings: Mapping[str, float]
+) -> Indices:
+    overall = np.bincount(labels) / len(labels)
+    sizes = random.dirichlet(np.full(clients, settings["sizes"]))
+    present = overall > 0
+    shares = np.zeros((clients, len(overall)))
+    shares[:, present] = random.dirichlet(settings["concentration"] * overall[present], clients)
+    return _allocated(labels, sizes[:, None] * shares, random)
+
+
+def _allocated(labels: Array, weights: Array, random: np.random.Generator) -> Indices:
+    """Deal out each class among clients in proportion to its column of weights."""
+    dealt: list[list[Array]] = [[] for _ in weights]
+    for kind in np.unique(labels):
+        members = random.permutation(np.flatnonzero(labels == kind))
+        cuts = np.cumsum(_rounded(weights[:, kind], len(members)))[:-1]
+        for hand, part in zip(dealt, np.split(members, cuts), strict=True):
+            hand.append(part)
+    return [np.concatenate(hand) for hand in dealt]
+
+
+def _rounded(weights: Array, total: int) -> NDArray[np.int64]:
+    """Whole numbers in proportion to ``weights`` that add up to ``total`` (largest remainder)."""
+    exact = weights / weights.sum() * total
+    whole = np.floor(exact).astype(np.int64)
+    rest = total - int(whole.sum())
+    whole[np.argsort(whole - exact, kind="stable")[:rest]] += 1
+    return whole
+
+
+# Each drawn kind with its settings and what they are unless given.
+RULES: dict[str, tuple[Rule, Mapping[str, float]]] = {
+    "iid": (_iid, {}),
+    "dirichlet": (_dirichlet, {"alpha": 0.5}),
+    "shards": (_shards, {"per_client": 2.0}),
+    "quantity": (_quantity, {"beta": 1.0}),
+    "near-global": (_near_global, {"concentration": 100.0, "sizes": 5.0}),
+}
+KINDS = ("natural", *RULES)

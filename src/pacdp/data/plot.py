@@ -1,0 +1,54 @@
+"""Who has what, as a picture."""
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from pacdp.data.partition import Partition
+from pacdp.data.records import Dataset
+
+# More names than this cannot be read.
+NAMES = 30
+
+
+def figure(dataset: Dataset, partition: Partition) -> Figure:
+    """Records of each class at each client, and how many each client has in all.
+
+    >>> from pacdp.data import load, partition
+    >>> data = load("heart")
+    >>> len(figure(data, partition(data, "natural")).axes)
+    3
+    """
+    counts = partition.counts(dataset)
+    clients, classes = counts.shape
+    picture = Figure(figsize=(9, min(2.4 + 0.22 * clients, 12)), layout="constrained")
+    left, right = picture.subplots(1, 2, sharey=True, width_ratios=[3, 1])
+    # The darkest cells are the fullest; a client without a class shows the empty ground.
+    shown = np.ma.masked_equal(counts, 0)
+    image = left.imshow(shown, aspect="auto", cmap="viridis_r", interpolation="nearest")
+    left.set_facecolor("white")
+    picture.colorbar(image, ax=left, label="records of the class (white: none)")
+    left.set_xlabel("class" if dataset.classes else "all records")
+    left.set_ylabel("client")
+    if classes <= NAMES:
+        names = [name if len(name) < 14 else f"{name[:12]}…" for name in dataset.classes]
+        turned = max(map(len, names), default=0) > 3
+        left.set_xticks(
+            range(len(names)),
+            names,
+            rotation=45 if turned else 0,
+            ha="right" if turned else "center",
+        )
+    else:
+        left.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if clients <= NAMES:
+        left.set_yticks(range(clients), partition.clients)
+    else:
+        left.yaxis.set_major_locator(MaxNLocator(integer=True))
+    right.barh(range(clients), partition.sizes, color="tab:gray")
+    right.set_xlabel("records in all")
+    right.grid(axis="x", alpha=0.3)
+    settings = "".join(f", {name} = {value:g}" for name, value in partition.settings.items())
+    drawn = "" if partition.kind == "natural" else f", seed {partition.seed}"
+    picture.suptitle(f"{dataset.name}: {partition.kind}{settings}, {clients} clients{drawn}")
+    return picture

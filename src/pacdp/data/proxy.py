@@ -1,0 +1,218 @@
+"""Public stand-ins for private data: a data set, where it came from, and proof that it is apart.
+
+The offline phase may look at a proxy as often as it likes, because no client's record is in it. So
+a proxy that shares a record with a client is refused. Records are told apart by the digest of what
+the source published: scaling, cropping or augmenting them hides nothing. A near copy with another
+value somewhere is another record, and is not found.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from pacdp.checks import count, member
+from pacdp.data.catalogue import listing, load
+from pacdp.data.heart import HOSPITALS
+from pacdp.data.records import Array, Dataset, Records
+from pacdp.errors import DataError, InputError
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Proxy:
+    """Public data that stand in for private ones, and how they were made."""
+
+    data: Dataset
+    stands_for: str
+    made_by: str
+
+    def __str__(self) -> str:
+        return f"{self.data.name} for {self.stands_for}: {self.made_by}; {self.data.provenance}"
+
+
+def refuse_overlap(proxy: Dataset, private: Dataset | Sequence[Records]) -> None:
+    """Refuse a proxy of which any record is also one of the clients' records.
+
+    >>> from pacdp.data import load
+    >>> refuse_overlap(load("breast-cancer"), load("heart"))
+    >>> refuse_overlap(load("heart-full"), load("heart"))
+    Traceback (most recent call last):
+    ...
+    pacdp.errors.DataError: proxy heart-full: 740 of its 920 records are also private records...
+    """
+    held = [private.train, private.test] if isinstance(private, Dataset) else list(private)
+    public = np.concatenate([proxy.train.identities(), proxy.test.identities()])
+    theirs = np.concatenate([records.identities() for records in held])
+    shared = int(np.isin(_sortable(public), _sortable(theirs)).sum())
+    if shared:
+        raise DataError(
+            f"proxy {proxy.name}: {shared} of its {len(public)} records are also private records; "
+            "must share none"
+        )
+
+
+def _sortable(identities: Array) -> Array:
+    """Digests as text of a fixed length, which NumPy can compare."""
+    return np.array([bytes(identity).hex() for identity in identities])
+
+
+def proxy_for(name: str, proxy: str | None = None, **options: Any) -> Proxy:
+    """A ready proxy for a data set: of :data:`PAIRS`, the first unless told.
+
+    >>> made = proxy_for("heart", "synthetic")
+    >>> made.data.shape, made.data.clients
+    ((13,), ('cleveland', 'hungary', 'switzerland', 'long-beach'))
+    """
+    listing(name)
+    if name not in PAIRS:
+        raise InputError(f"proxy for {name}: there is none ready; there are for {', '.join(PAIRS)}")
+    choices = PAIRS[name]
+    chosen = member("proxy", next(iter(choices)) if proxy is None else proxy, choices)
+    return choices[chosen](**options)
+
+
+def digits_for_mnist(*, copies: int = 10, seed: int = 0) -> Proxy:
+    """scikit-learn's digits in MNIST's frame, each in several slightly bent copies.
+
+    They are enlarged to MNIST's box of 20 pixels and centred by their mass in 28, as MNIST was
+    made; copies are turned, slanted, stretched and shifted at random. Test records are enlarged
+    only.
+    """
+    source = load("digits")
+    number = int(count("copies", copies))
+    random = np.random.default_rng(seed)
+    return Proxy(
+        data=replace(
+            source,
+            name="digits-for-mnist",
+            train=_framed(source.train, number, random),
+            test=_framed(source.test, 0, random),
+        ),
+        stands_for="mnist",
+        made_by=f"enlarged to 28 x 28, {number} bent copies each, seed {seed}",
+    )
+
+
+def _framed(records: Records, copies: int, random: np.random.Generator) -> Records:
+    """Each 8×8 image in a 28×28 frame; with copies, so many bent ones instead of the plain one."""
+    index = np.repeat(np.arange(len(records)), max(copies, 1))
+    images = np.stack([_frame(records.features[i, 0], copies > 0, random) for i in index])
+    keys = records.identities()
+    return Records(features=images[:, None], labels=records.labels[index], keys=keys[index])
+
+
+def _frame(image: Array, bent: bool, random: np.random.Generator) -> Array:
+    from scipy import ndimage
+
+    turn = slant = 0.0
+    high = wide = 1.0
+    if bent:
+        turn, slant = random.uniform(-0.2, 0.2), random.uniform(-0.2, 0.2)
+        high, wide = random.uniform(0.85, 1.1, size=2)
+    # From a place in the frame to one in the 8×8 image: 20 pixels of the frame hold its 8.
+    rotation = np.array([[math.cos(turn), -math.sin(turn)], [math.sin(turn), math.cos(turn)]])
+    step = 8 / 20 * np.array([[1 / high, 0.0], [slant, 1 / wide]]) @ rotation
+    values = image.astype(np.float64)
+    mass = values.sum()
+    middle = np.array(ndimage.center_of_mass(values)) if mass else np.full(2, 3.5)
+    # MNIST's centre of mass lies at pixel 14 of 28; copies are a pixel or so off.
+    centre = np.full(2, 14.0) + (random.uniform(-1, 1, size=2) if bent else 0)
+    frame = ndimage.affine_transform(
+        values, step, middle - step @ centre, output_shape=(28, 28), order=1
+    )
+    return np.clip(np.round(frame), 0, 255).astype(np.uint8)
+
+
+def cifar100_for_cifar10(*, seed: int = 0) -> Proxy:
+    """Ten of CIFAR-100's twenty superclasses, drawn from a seed: as many classes as CIFAR-10."""
+    source = load("cifar100", labels="coarse")
+    chosen = np.sort(np.random.default_rng(seed).permutation(len(source.classes))[:10])
+
+    def part(records: Records) -> Records:
+        kept = records.take(np.flatnonzero(np.isin(records.labels, chosen)))
+        return replace(kept, labels=np.searchsorted(chosen, kept.labels))
+
+    return Proxy(
+        data=replace(
+            source,
+            name="cifar100-for-cifar10",
+            train=part(source.train),
+            test=part(source.test),
+            classes=tuple(source.classes[n] for n in chosen),
+        ),
+        stands_for="cifar10",
+        made_by=f"ten of the twenty superclasses, drawn with seed {seed}",
+    )
+
+
+def cifar10_for_cifar100() -> Proxy:
+    """CIFAR-10 as it is, with a tenth of the classes."""
+    return Proxy(data=load("cifar10"), stands_for="cifar100", made_by="as it is, ten classes")
+
+
+def breast_cancer_for_heart(*, seed: int = 0) -> Proxy:
+    """Breast cancer's thirty measurements in the thirteen directions in which they vary most.
+
+    Scaled to [−1, 1] like Heart's, and dealt out to four clients of the hospitals' public sizes.
+    """
+    source = load("breast-cancer")
+    middle = source.train.features.mean(0)
+    _, _, directions = np.linalg.svd(source.train.features - middle, full_matrices=False)
+    largest = np.abs((source.train.features - middle) @ directions[:13].T).max(0)
+
+    def part(records: Records) -> Records:
+        turned = (records.features - middle) @ directions[:13].T / largest
+        return replace(
+            records,
+            features=np.clip(turned, -1, 1).astype(np.float32),
+            keys=records.identities(),
+        )
+
+    return Proxy(
+        data=replace(
+            source,
+            name="breast-cancer-for-heart",
+            train=_like_hospitals(part(source.train), seed),
+            test=part(source.test),
+            clients=HOSPITALS,
+        ),
+        stands_for="heart",
+        made_by="13 principal directions, dealt out to four clients",
+    )
+
+
+def synthetic_for_heart(*, seed: int = 0, **options: Any) -> Proxy:
+    """Gaussian clouds with Heart's number of records, features and clients."""
+    made = load(
+        "synthetic", **{"records": 740, "features": 13, "clients": 4, "seed": seed} | options
+    )
+    return Proxy(
+        data=replace(
+            made,
+            name="synthetic-for-heart",
+            train=_like_hospitals(made.train, seed),
+            clients=HOSPITALS,
+        ),
+        stands_for="heart",
+        made_by="Gaussian clouds, dealt out to four clients",
+    )
+
+
+def _like_hospitals(records: Records, seed: int) -> Records:
+    """Clients of the sizes of the four hospitals, which are public."""
+    sizes = np.array([303, 261, 46, 130])
+    ends = np.round(np.cumsum(sizes) / sizes.sum() * len(records)).astype(np.int64)
+    order = np.random.default_rng(seed).permutation(len(records))
+    clients = np.empty(len(records), np.int64)
+    clients[order] = np.searchsorted(ends, np.arange(len(records)), side="right")
+    return replace(records, clients=clients)
+
+
+PAIRS: dict[str, dict[str, Callable[..., Proxy]]] = {
+    "mnist": {"digits": digits_for_mnist},
+    "cifar10": {"cifar100": cifar100_for_cifar10},
+    "cifar100": {"cifar10": cifar10_for_cifar100},
+    "heart": {"synthetic": synthetic_for_heart, "breast-cancer": breast_cancer_for_heart},
+}

@@ -1,0 +1,5 @@
+"""The paper's models and a small sequence model, by name and from a seed."""
+
+from pacdp.models.build import MODELS, build, outputs_for, parameter_count
+
+__all__ = ["MODELS", "build", "outputs_for", "parameter_count"]

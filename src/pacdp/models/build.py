@@ -1,0 +1,69 @@
+"""A model by its name, with weights from a seed."""
+
+import difflib
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from pacdp.errors import InputError
+from pacdp.models import plain, resnet
+
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "logistic": plain.logistic,
+    "mlp": plain.mlp,
+    "cnn": plain.cnn,
+    "resnet18": resnet.resnet18,
+    "resnet34": resnet.resnet34,
+    "sequence": plain.sequence,
+}
+
+
+def build(
+    name: str, *, shape: tuple[int, ...], classes: int, seed: int = 0, **settings: Any
+) -> nn.Module:
+    """The model ``name`` for records of ``shape``; the same seed gives the same weights.
+
+    ``classes`` = 0 means regression. The weights are drawn apart from torch's own random state,
+    which is left as it was.
+
+    >>> first, second = (build("mlp", shape=(13,), classes=2, seed=1) for _ in range(2))
+    >>> all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters()))
+    True
+    """
+    if name not in MODELS:
+        near = difflib.get_close_matches(name, MODELS, n=1)
+        meant = f"did you mean {near[0]}? " if near else ""
+        raise InputError(f"model = {name!r}: unknown; {meant}There are {', '.join(MODELS)}")
+    make = MODELS[name]
+    allowed = [
+        p.name for p in inspect.signature(make).parameters.values() if p.kind is p.KEYWORD_ONLY
+    ]
+    unknown = [setting for setting in settings if setting not in allowed]
+    if unknown:
+        raise InputError(
+            f"model {name}: has no setting {unknown[0]}; there are {', '.join(allowed) or 'none'}"
+        )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return make(shape, outputs_for(classes), **settings)
+
+
+def outputs_for(classes: int) -> int:
+    """How many numbers a model answers: one for each class, one for a regression.
+
+    >>> outputs_for(10), outputs_for(0)
+    (10, 1)
+    """
+    return max(classes, 1)
+
+
+def parameter_count(model: nn.Module) -> int:
+    """The number of trained parameters, d.
+
+    >>> parameter_count(nn.Linear(13, 2))
+    28
+    """
+    return sum(p.numel() for p in model.parameters() if p.requires_grad)

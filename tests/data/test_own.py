@@ -1,0 +1,155 @@
+"""A user's own data, and everything that can be wrong with it."""
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+from pacdp.data import from_torch, load, read_folder
+from pacdp.errors import DataError, InputError
+
+
+def write(folder, **files):
+    folder.mkdir(exist_ok=True, parents=True)
+    for name, content in files.items():
+        (folder / f"{name}.csv").write_text(content)
+    return folder
+
+
+def table(rows, header="age,rate,label"):
+    return header + "\n" + "\n".join(",".join(map(str, row)) for row in rows) + "\n"
+
+
+GOOD = table([(n, 2 * n, n % 2) for n in range(20)])
+
+
+def test_a_folder_of_tables(tmp_path):
+    data = load(write(tmp_path / "mine", north=GOOD, south=GOOD))
+    assert (data.name, data.clients, data.shape) == ("mine", ("north", "south"), (2,))
+    assert len(data.test) == 8  # a fifth of each class of each client
+    assert data.unit == "record"
+    assert data.train.labels.dtype == np.int64
+
+
+def test_files_of_arrays(tmp_path):
+    images = np.zeros((10, 3, 4, 4), np.uint8)
+    np.savez(tmp_path / "a.npz", features=images, labels=np.arange(10) % 2)
+    np.savez(tmp_path / "b.npz", features=images, labels=np.arange(10) % 2)
+    assert load(tmp_path).shape == (3, 4, 4)
+
+
+def test_a_person_is_never_torn_apart(tmp_path):
+    rows = [(f"p{n // 4}", n, n // 4 % 2) for n in range(80)]
+    folder = write(tmp_path, a=table(rows, "unit,age,label"), b=table(rows, "unit,age,label"))
+    data = read_folder(folder, unit="patient")
+    assert data.unit == "patient"
+    assert not set(data.train.units) & set(data.test.units)
+    assert set(np.bincount(data.train.units)) == {0, 4}
+    # The same name in two hospitals is two units: each promises for its own.
+    assert len(set(data.train.units) | set(data.test.units)) == 40
+
+
+def test_published_ranges_scale_and_nothing_else(tmp_path):
+    write(tmp_path, a=GOOD)
+    (tmp_path / "ranges.toml").write_text("age = [0, 10]\n")
+    data = read_folder(tmp_path)
+    assert data.train.features[:, 0].min() >= -1
+    assert data.train.features[:, 0].max() == 1
+    assert data.train.features[:, 1].max() > 10
+
+
+def test_a_test_folder_of_the_servers_own(tmp_path):
+    write(tmp_path, a=GOOD)
+    write(tmp_path / "test", a=table([(1, 2, 0)]))
+    data = read_folder(tmp_path)
+    assert (len(data.train), len(data.test)) == (20, 1)
+    write(tmp_path / "test", z=GOOD)
+    with pytest.raises(DataError, match="z is no client"):
+        read_folder(tmp_path)
+
+
+def test_regression(tmp_path):
+    write(tmp_path, a=table([(n, n, n / 7) for n in range(20)]))
+    data = read_folder(tmp_path)
+    assert data.classes == ()
+    assert data.train.labels.dtype == np.float32
+    assert len(data.test) == 4
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("age,label\n", r"a.csv: has no records"),
+        ("", r"a.csv: is no CSV file with a header"),
+        ("age,rate\n1,2\n", r"a.csv: has columns age, rate; must have one named label"),
+        ("label\n1\n", r"a.csv: has no features"),
+        ("age,label\n1\n", r"a.csv, line 2: has 1 cells, must have 2"),
+        ("age,label\n1,0\nold,1\n", r"a.csv, line 3: age is 'old', must be a number"),
+        ("age,label\n,0\n", r"a.csv, line 2: age is '', must be a number"),
+        ("age,label\n1,0\nnan,1\n", r"a.csv: record 1, feature 0 is nan"),
+        ("age,label\n1,-1\n", r"a.csv: label -1.0 of record 0, must be"),
+        ("age,label\n1,5\n", r"a.csv: label 5.0 of record 0, must be a whole number from 0 to 1"),
+    ],
+)
+def test_bad_tables_are_refused_with_their_place(tmp_path, content, message):
+    with pytest.raises((DataError, InputError), match=message):
+        read_folder(write(tmp_path, a=content), classes=2)
+
+
+def test_clients_that_do_not_fit_together(tmp_path):
+    write(tmp_path, a=GOOD, b="age,label\n1,0\n")
+    with pytest.raises(DataError, match=r"b.csv: records have shape \(1,\), must be \(2,\)"):
+        read_folder(tmp_path)
+    write(tmp_path, b=table([("p", 1, 2, 0)], "unit,age,rate,label"))
+    with pytest.raises(DataError, match=r"b.csv: units must be given in every file or in none"):
+        read_folder(tmp_path)
+
+
+def test_files_that_are_no_arrays(tmp_path):
+    (tmp_path / "a.npz").write_bytes(b"PK not really")
+    with pytest.raises(DataError, match=r"a.npz: is no .npz file"):
+        read_folder(tmp_path)
+    np.savez(tmp_path / "a.npz", features=np.zeros((2, 2)))
+    with pytest.raises(DataError, match="must hold features and labels"):
+        read_folder(tmp_path)
+    np.savez(tmp_path / "a.npz", features=np.array([[object()]]), labels=np.array([0]))
+    with pytest.raises(DataError, match="of plain arrays"):
+        read_folder(tmp_path)
+
+
+def test_folders_without_or_with_too_many_clients(tmp_path):
+    with pytest.raises(DataError, match=r"holds no .csv or .npz file"):
+        read_folder(tmp_path)
+    write(tmp_path, a=GOOD)
+    np.savez(tmp_path / "a.npz", features=np.zeros((2, 2)), labels=np.zeros(2))
+    with pytest.raises(DataError, match="client a has two files"):
+        read_folder(tmp_path)
+
+
+@pytest.mark.parametrize("ranges", ["age = [3, 1]", "age = 5", "age = [1, 'x']", "age ="])
+def test_bad_ranges(tmp_path, ranges):
+    write(tmp_path, a=GOOD)
+    (tmp_path / "ranges.toml").write_text(ranges)
+    with pytest.raises(DataError, match=r"ranges.toml"):
+        read_folder(tmp_path)
+
+
+def test_torch_data_sets():
+    features, labels = torch.randn(12, 3), torch.arange(12) % 3
+    pairs = TensorDataset(features, labels)
+    data = from_torch(
+        *(pairs, pairs),
+        name="mine",
+        classes=["x", "y", "z"],
+        clients=["a", "b"],
+        holders=[n % 2 for n in range(12)],
+        units=[n // 2 for n in range(12)],
+        unit="patient",
+    )
+    assert np.allclose(data.train.features, features)
+    assert data.train.labels.tolist() == labels.tolist()
+    assert data.unit == "patient"
+    with pytest.raises(InputError, match=r"label 2.0 of record 2"):
+        from_torch(pairs, pairs, name="mine", classes=["x", "y"])
+    with pytest.raises(InputError, match="is empty"):
+        from_torch([], pairs, name="mine", classes=["x", "y", "z"])

@@ -1,0 +1,85 @@
+"""Proxies: the right shape, where they came from, and never a private record."""
+
+import numpy as np
+import pytest
+
+from pacdp.data import load, partition, proxy_for, refuse_overlap
+from pacdp.data.proxy import PAIRS
+from pacdp.errors import DataError, InputError
+
+
+@pytest.mark.parametrize("name", PAIRS["heart"])
+def test_heart_proxies_fit_heart(name):
+    heart, made = load("heart"), proxy_for("heart", name)
+    assert made.data.shape == heart.shape
+    assert len(made.data.classes) == 2
+    assert np.abs(made.data.train.features).max() <= 1
+    refuse_overlap(made.data, heart)
+    sizes = partition(made.data, "natural").sizes
+    assert sizes / sizes.sum() == pytest.approx(np.array([303, 261, 46, 130]) / 740, abs=0.01)
+
+
+def test_digits_in_mnists_frame():
+    made = proxy_for("mnist", copies=3)
+    plain = load("digits")
+    assert made.data.shape == (1, 28, 28)
+    assert len(made.data.train) == 3 * len(plain.train)
+    images = made.data.test.features[:, 0].astype(float)
+    rows = np.arange(28)
+    mass = images.sum((1, 2))
+    centres = (images.sum(2) @ rows / mass, images.sum(1) @ rows / mass)
+    assert np.abs(np.array(centres) - 14).mean() < 0.3  # centred by mass, as MNIST is
+    assert (images[:, [0, -1]] == 0).all()
+    same = proxy_for("mnist", copies=3)
+    assert np.array_equal(made.data.train.features, same.data.train.features)
+
+
+def test_bent_copies_do_not_hide_whose_they_are():
+    made = proxy_for("mnist", copies=2)
+    with pytest.raises(DataError, match="are also private records"):
+        refuse_overlap(made.data, load("digits"))
+    turned = proxy_for("heart", "breast-cancer")
+    with pytest.raises(DataError, match="are also private records"):
+        refuse_overlap(turned.data, load("breast-cancer"))
+
+
+def test_one_shared_record_is_enough():
+    data = load("digits")
+    half = partition(data, "iid", clients=2).of(data)
+    apart = type(data)(**vars(data) | {"train": half[0]})
+    refuse_overlap(apart, [half[1]])
+    index = np.append(np.arange(len(half[0])), 0)
+    mixed = half[0].take(index)
+    features = mixed.features.copy()
+    features[-1] = half[1].features[0]
+    same = type(mixed)(features=features, labels=mixed.labels)
+    with pytest.raises(DataError, match=r"1 of its .* records are also private"):
+        refuse_overlap(type(data)(**vars(data) | {"train": same}), [half[1]])
+
+
+def test_the_two_cifars_share_no_image(cifar10, cifar100):
+    refuse_overlap(cifar100, cifar10)
+
+
+def test_ten_superclasses_for_ten_classes(cifar100, cifar100_folder, monkeypatch):
+    monkeypatch.setenv("PACDP_DATA_DIR", str(cifar100_folder))
+    made = proxy_for("cifar10")
+    assert np.bincount(made.data.train.labels).tolist() == [2500] * 10
+    assert np.bincount(made.data.test.labels).tolist() == [500] * 10
+    assert len(set(made.data.classes)) == 10
+    with pytest.raises(DataError, match="are also private records"):
+        refuse_overlap(made.data, cifar100)
+
+
+def test_cifar10_as_it_is(cifar10):
+    assert proxy_for("cifar100").data.classes == cifar10.classes
+
+
+def test_unknown_pairs():
+    with pytest.raises(InputError, match="proxy for synthetic: there is none ready"):
+        proxy_for("synthetic")
+    with pytest.raises(
+        InputError, match="proxy = 'mnist': must be one of synthetic, breast-cancer"
+    ):
+        proxy_for("heart", "mnist")
+    assert "breast-cancer-for-heart for heart" in str(proxy_for("heart", "breast-cancer"))
