@@ -4,39 +4,13 @@ import csv
 import io
 import json
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 import pacdp
 from pacdp.privacy import Adjacency, Ledger, Release
 
-COMMAND = Path(sys.executable).parent / "pacdp"
-
-
-def run(*arguments, code=0):
-    process = subprocess.run(
-        [COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=300
-    )
-    assert process.returncode == code, process.stderr
-    return process
-
-
-def refused(*arguments):
-    """One line on standard error, nothing on standard output."""
-    process = run(*arguments, code=2)
-    assert process.stdout == ""
-    assert process.stderr.count("\n") == 1
-    assert process.stderr.startswith("pacdp: ")
-    return process.stderr
-
-
-def as_json(*arguments):
-    lines = run(*arguments, "--json").stdout.splitlines()
-    assert len(lines) == 1
-    return json.loads(lines[0], parse_constant=pytest.fail)
+from .command import as_json, refused, run
 
 
 def test_version():

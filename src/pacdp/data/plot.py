@@ -7,8 +7,9 @@ from matplotlib.ticker import MaxNLocator
 from pacdp.data.partition import Partition
 from pacdp.data.records import Dataset
 
-# More names than this cannot be read.
+# More names, or numbers in cells, than these cannot be read.
 NAMES = 30
+CELLS = 120
 
 
 def figure(dataset: Dataset, partition: Partition) -> Figure:
@@ -21,13 +22,18 @@ def figure(dataset: Dataset, partition: Partition) -> Figure:
     """
     counts = partition.counts(dataset)
     clients, classes = counts.shape
-    picture = Figure(figsize=(9, min(2.4 + 0.22 * clients, 12)), layout="constrained")
+    picture = Figure(figsize=(9, min(2.8 + 0.22 * clients, 12)), layout="constrained")
     left, right = picture.subplots(1, 2, sharey=True, width_ratios=[3, 1])
     # The darkest cells are the fullest; a client without a class shows the empty ground.
     shown = np.ma.masked_equal(counts, 0)
     image = left.imshow(shown, aspect="auto", cmap="viridis_r", interpolation="nearest")
     left.set_facecolor("white")
-    picture.colorbar(image, ax=left, label="records of the class (white: none)")
+    picture.colorbar(image, ax=left, label="records (white: none)")
+    if counts.size <= CELLS:
+        light = counts > 0.5 * counts.max()
+        for (client, kind), number in np.ndenumerate(counts):
+            colour = "white" if light[client, kind] else "black"
+            left.text(kind, client, str(number), ha="center", va="center", color=colour)
     left.set_xlabel("class" if dataset.classes else "all records")
     left.set_ylabel("client")
     if classes <= NAMES:
