@@ -10,8 +10,8 @@ import pacdp
 ROOT = Path(pacdp.__file__).parent
 # Each room may use itself and what stands before it.
 ORDER = [
-    *("errors", "checks", "privacy", "clipping"),
-    *("data", "models"),
+    *("errors", "checks", "settings", "privacy", "clipping"),
+    *("data", "models", "schedule", "curve", "methods"),
     *("federation", "experiments", "cli"),
 ]
 

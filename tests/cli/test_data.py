@@ -54,6 +54,11 @@ def test_plot_draws_and_saves(tmp_path):
         (("data", "plot", "digits", "--partition", "dirichlet", "--set", "beta=1"), "alpha"),
         (("data", "plot", "digits", "--clients", "0"), "clients = 0"),
         (("data", "plot", "digits", "--partition", "natural"), "has no natural clients"),
+        (("data", "plot", "digits", "--set", "seed=3"), "is no setting of iid"),
+        (("data", "plot", "digits", "--seed", "-1"), "seed = -1"),
+        (("data", "plot", "digits", "--save", "no/where.json"), "its folder does not exist"),
+        (("data", "import", "heart", "nowhere"), "is built in"),
+        (("data", "check", ""), "unknown"),
     ],
 )
 def test_refusals_are_one_line_and_write_nothing(tmp_path, arguments, message):

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -244,10 +245,41 @@ def test_nothing_half_written_takes_the_place_of_what_was_there(tmp_path):
 
     with pytest.raises(RuntimeError):
         fail()
-    assert [path.name for path in tmp_path.rglob("*")] == ["set", "old"]
+    assert sorted(path.name for path in tmp_path.rglob("*")) == [".set.lock", "old", "set"]
     with staged(target) as made:
         (made / "new").write_text("new")
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["new", "set"]
+    assert sorted(path.name for path in tmp_path.rglob("*")) == [".set.lock", "new", "set"]
+
+
+def test_what_a_killed_process_left_is_repaired(tmp_path):
+    """Killed between the two renames: the old set is put back, and the rest removed."""
+    (tmp_path / ".set-old").mkdir()
+    (tmp_path / ".set-old" / "old").write_text("old")
+    (tmp_path / ".set-new").mkdir()
+    with pytest.raises(RuntimeError), staged(tmp_path / "set"):
+        raise RuntimeError
+    assert sorted(path.name for path in tmp_path.rglob("*")) == [".set.lock", "old", "set"]
+
+
+def test_two_who_write_at_once_take_turns(tmp_path):
+    def write(number):
+        for _ in range(20):
+            with staged(tmp_path / "set") as made:
+                (made / "a").write_text(str(number))
+                (made / "b").write_text(str(number))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(4)))
+    assert (tmp_path / "set" / "a").read_text() == (tmp_path / "set" / "b").read_text()
+
+
+def test_files_that_are_not_its_own_are_not_lost(folder, tmp_path_factory):
+    home = tmp_path_factory.mktemp("home")
+    (home / "mnist").mkdir()
+    (home / "mnist" / "notes.txt").write_text("mine")
+    with pytest.raises(DataError, match=r"notes.txt is none of its files"):
+        MNIST.keep(tiny(), home)
+    assert (home / "mnist" / "notes.txt").read_text() == "mine"
 
 
 def test_a_full_disk_leaves_nothing_behind(folder, tmp_path_factory):
@@ -266,13 +298,13 @@ def test_a_full_disk_leaves_nothing_behind(folder, tmp_path_factory):
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)),
     )
     assert "File too large" in found.stderr
-    assert not list(place.iterdir())
+    assert [path.name for path in place.iterdir()] == [".mnist.lock"]
 
 
 def test_unknown_names_are_answered_with_the_nearest():
     with pytest.raises(InputError, match="did you mean mnist"):
         load("minst")
-    with pytest.raises(InputError, match="There are heart, heart-full, mnist"):
+    with pytest.raises(InputError, match="there are heart, heart-full, mnist"):
         load("xyz")
     with pytest.raises(InputError, match="heart: has no option sead; there are split"):
         load("heart", sead=1)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from pacdp.data import from_torch, load, read_folder
+from pacdp.data import from_torch, load, partition, read_folder, refuse_overlap
 from pacdp.errors import DataError, InputError
 
 
@@ -60,12 +60,61 @@ def test_published_ranges_scale_and_nothing_else(tmp_path):
 
 def test_a_test_folder_of_the_servers_own(tmp_path):
     write(tmp_path, a=GOOD)
-    write(tmp_path / "test", a=table([(1, 2, 0)]))
+    write(tmp_path / "test", a=table([(1, 3, 0)]))
     data = read_folder(tmp_path)
     assert (len(data.train), len(data.test)) == (20, 1)
-    write(tmp_path / "test", z=GOOD)
+    write(tmp_path / "test", a=table([(1, 2, 1)]))
+    with pytest.raises(DataError, match="1 of its records are training records"):
+        read_folder(tmp_path)
+    write(tmp_path / "test", a=table([(1, 3, 0)]), z=table([(1, 4, 0)]))
     with pytest.raises(DataError, match="z is no client"):
         read_folder(tmp_path)
+
+
+def test_nobody_is_in_training_and_in_test(tmp_path):
+    header = "unit,age,label"
+    write(tmp_path, a=table([(f"p{n}", n, n % 2) for n in range(10)], header))
+    write(tmp_path / "test", a=table([(" p3 ", 99, 0)], header))
+    with pytest.raises(DataError, match="a/p3 is also in training"):
+        read_folder(tmp_path)
+    write(tmp_path / "test", a=table([("q", 99, 0)], header))
+    data = read_folder(tmp_path)
+    assert not set(data.train.units) & set(data.test.units)
+
+
+def test_columns_go_by_their_names(tmp_path):
+    swapped = table([(2 * n, n, n % 2) for n in range(20)], "rate,age,label")
+    data = read_folder(write(tmp_path, a=GOOD, b=swapped))
+    assert (data.train.features[:, 1] == 2 * data.train.features[:, 0]).all()
+    write(tmp_path, b=table([(1, 2, 0)], "age,weight,label"))
+    with pytest.raises(DataError, match=r"b.csv: lacks the column rate"):
+        read_folder(tmp_path)
+
+
+def test_the_unit_column_may_have_its_own_name(tmp_path):
+    rows = table([(f"p{n // 2}", n, n // 2 % 2) for n in range(40)], "patient,age,label")
+    data = read_folder(write(tmp_path, a=rows), unit="patient")
+    assert (data.unit, data.shape) == ("patient", (1,))
+    with pytest.raises(DataError, match="names go in a column unit"):
+        read_folder(tmp_path)
+    with pytest.raises(DataError, match="no file has a column unit or person"):
+        read_folder(write(tmp_path, a=GOOD), unit="person")
+
+
+def test_scaling_does_not_hide_whose_a_record_is(tmp_path):
+    plain = read_folder(write(tmp_path / "plain", a=GOOD))
+    write(tmp_path / "scaled", a=GOOD)
+    (tmp_path / "scaled" / "ranges.toml").write_text("age = [0, 10]")
+    with pytest.raises(DataError, match="20 of its 20 records are also private"):
+        refuse_overlap(read_folder(tmp_path / "scaled"), plain)
+
+
+def test_one_wrong_label_does_not_change_the_task(tmp_path):
+    for label, message in ((-1, "label -1 of record 20"), (1.5, "label 1.5"), (7, "no record has")):
+        write(tmp_path, a=GOOD + f"1,1,{label}\n")
+        with pytest.raises(DataError, match=message):
+            read_folder(tmp_path)
+    assert len(read_folder(tmp_path, classes=8).classes) == 8
 
 
 def test_regression(tmp_path):
@@ -80,13 +129,17 @@ def test_regression(tmp_path):
     ("content", "message"),
     [
         ("age,label\n", r"a.csv: has no records"),
-        ("", r"a.csv: is no CSV file with a header"),
-        ("age,rate\n1,2\n", r"a.csv: has columns age, rate; must have one named label"),
+        ("", r"a.csv: is empty"),
+        ("age;label\n1;0\n", r"a.csv: .* must be separated by commas"),
+        ("age,age,label\n1,1,0\n", r"a.csv: has two columns age"),
+        ("unit,age,label\np,1,0\n ,2,1\n", r"a.csv, line 3: unit is empty"),
+        ("age,label\n\n\n1_0,0\n", r"a.csv, line 4: age is '1_0'"),
+        ("age,rate\n1,2\n", r"a.csv: its first line is age, rate; must be a header with label"),
         ("label\n1\n", r"a.csv: has no features"),
         ("age,label\n1\n", r"a.csv, line 2: has 1 cells, must have 2"),
         ("age,label\n1,0\nold,1\n", r"a.csv, line 3: age is 'old', must be a number"),
         ("age,label\n,0\n", r"a.csv, line 2: age is '', must be a number"),
-        ("age,label\n1,0\nnan,1\n", r"a.csv: record 1, feature 0 is nan"),
+        ("age,label\n1,0\nnan,1\n", r"a.csv, line 3: age is 'nan', must be a number"),
         ("age,label\n1,-1\n", r"a.csv: label -1.0 of record 0, must be"),
         ("age,label\n1,5\n", r"a.csv: label 5.0 of record 0, must be a whole number from 0 to 1"),
     ],
@@ -98,7 +151,7 @@ def test_bad_tables_are_refused_with_their_place(tmp_path, content, message):
 
 def test_clients_that_do_not_fit_together(tmp_path):
     write(tmp_path, a=GOOD, b="age,label\n1,0\n")
-    with pytest.raises(DataError, match=r"b.csv: records have shape \(1,\), must be \(2,\)"):
+    with pytest.raises(DataError, match=r"b.csv: lacks the column rate"):
         read_folder(tmp_path)
     write(tmp_path, b=table([("p", 1, 2, 0)], "unit,age,rate,label"))
     with pytest.raises(DataError, match=r"b.csv: units must be given in every file or in none"):
@@ -126,7 +179,13 @@ def test_folders_without_or_with_too_many_clients(tmp_path):
         read_folder(tmp_path)
 
 
-@pytest.mark.parametrize("ranges", ["age = [3, 1]", "age = 5", "age = [1, 'x']", "age ="])
+@pytest.mark.parametrize(
+    "ranges",
+    [
+        *("age = [3, 1]", "age = 5", "age = [1, 'x']", "age =", "age = [nan, 1]", "Age = [0, 1]"),
+        *("age = [false, true]", f"age = [1, 1{'0' * 400}]"),
+    ],
+)
 def test_bad_ranges(tmp_path, ranges):
     write(tmp_path, a=GOOD)
     (tmp_path / "ranges.toml").write_text(ranges)
@@ -142,7 +201,7 @@ def test_torch_data_sets():
         name="mine",
         classes=["x", "y", "z"],
         clients=["a", "b"],
-        holders=[n % 2 for n in range(12)],
+        holders=[n // 2 % 2 for n in range(12)],
         units=[n // 2 for n in range(12)],
         unit="patient",
     )
@@ -151,5 +210,35 @@ def test_torch_data_sets():
     assert data.unit == "patient"
     with pytest.raises(InputError, match=r"label 2.0 of record 2"):
         from_torch(pairs, pairs, name="mine", classes=["x", "y"])
-    with pytest.raises(InputError, match="is empty"):
+    with pytest.raises(InputError, match="are none"):
         from_torch([], pairs, name="mine", classes=["x", "y", "z"])
+
+
+def test_torch_data_sets_whose_parts_disagree():
+    pairs = TensorDataset(torch.randn(4, 3), torch.arange(4) % 2)
+    settings = {"name": "mine", "classes": ["x", "y"]}
+    people = {"units": [5, 5, 6, 6], "unit": "patient", "clients": ["a", "b"]}
+    with pytest.raises(InputError, match="a patient is held by two clients"):
+        from_torch(pairs, pairs, holders=[0, 1, 0, 1], **people, **settings)
+    with pytest.raises(InputError, match="must be from 0 to 1"):
+        from_torch(pairs, pairs, holders=[0, 1, 7, 1], clients=["a", "b"], **settings)
+    with pytest.raises(InputError, match="two clients have one name"):
+        from_torch(pairs, pairs, holders=[0, 1, 0, 1], clients=["a", "a"], **settings)
+    with pytest.raises(InputError, match="units: are float64"):
+        from_torch(pairs, pairs, units=[0.1, 0.9, 1.2, 1.7], unit="patient", **settings)
+
+
+def test_files_with_other_endings_are_not_passed_over(tmp_path):
+    write(tmp_path, a=GOOD)
+    (tmp_path / "B.CSV").write_text(GOOD)
+    assert read_folder(tmp_path).clients == ("B", "a")
+    (tmp_path / "c.xlsx").write_bytes(b"PK")
+    with pytest.raises(DataError, match=r"c.xlsx: is neither .csv nor .npz"):
+        read_folder(tmp_path)
+
+
+def test_regression_fits_the_models_answers(tmp_path):
+    data = read_folder(write(tmp_path, a=table([(n, n, n / 7) for n in range(20)])))
+    assert data.train.tensors()[1].shape == (16, 1)
+    with pytest.raises(InputError, match="splits by class"):
+        partition(data, "dirichlet", clients=2)

@@ -1,5 +1,7 @@
 """Partitions: every record once, nobody empty, units whole, the same from the same seed."""
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -60,6 +62,13 @@ def test_kinds_differ_as_they_should():
     assert uneven.sizes.max() > 3 * uneven.sizes.min()
 
 
+def test_a_class_that_nobody_drew_is_drawn_again():
+    data = load("heart")
+    for seed in range(20):
+        made = partition(data, "near-global", clients=2, seed=seed, concentration=0.01)
+        assert made.counts(data).sum() == len(data.train)
+
+
 def test_natural_clients():
     data = load("heart")
     made = partition(data, "natural")
@@ -89,6 +98,8 @@ def test_a_natural_client_without_records():
         ("dirichlet", {"clients": 1000, "alpha": 0.01}, "draws each left a client without"),
         ("shards", {"clients": 1000, "per_client": 2.0}, "more than 1438 records"),
         ("shards", {"clients": 5, "per_client": 1.5}, "per_client"),
+        ("dirichlet", {"clients": 3, "alpha": 1e308}, "draws each left a client without"),
+        ("iid", {"clients": 3, "seed": -1}, "seed = -1: must be a whole number >= 0"),
     ],
 )
 def test_bad_settings(kind, settings, message):
@@ -105,6 +116,14 @@ def test_saved_with_a_run_and_read_back(tmp_path):
         assert np.array_equal(one.features, other.features)
     with pytest.raises(DataError, match="was made for other records"):
         back.of(load("digits", split=1))
+    with pytest.raises(DataError, match="was made for other records"):
+        back.of(with_units(DIGITS, 3))
+    content = json.loads((tmp_path / "p.json").read_text())
+    for wrong in (-1, 0.5, content["records"][0][0]):
+        content["records"][1][0] = wrong
+        (tmp_path / "p.json").write_text(json.dumps(content))
+        with pytest.raises(DataError, match="holds a record twice or not at all"):
+            Partition.load(tmp_path / "p.json")
     (tmp_path / "p.json").write_text('{"kind": 3}')
     with pytest.raises(DataError, match=r"p.json: is no partition"):
         Partition.load(tmp_path / "p.json")
@@ -115,5 +134,5 @@ def test_the_picture_shows_every_client():
     left, right, bar = figure(DIGITS, made).axes
     assert left.get_xlabel() == "class"
     assert right.get_xlabel() == "records in all"
-    assert "records" in bar.get_ylabel()
+    assert bar.get_title() == "records"
     assert sum(patch.get_width() for patch in right.patches) == len(DIGITS.train)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pacdp.data import load, partition, proxy_for, refuse_overlap
+from pacdp.data import Records, load, partition, proxy_for, refuse_overlap
 from pacdp.data.proxy import PAIRS
 from pacdp.errors import DataError, InputError
 
@@ -43,6 +43,23 @@ def test_bent_copies_do_not_hide_whose_they_are():
         refuse_overlap(turned.data, load("breast-cancer"))
 
 
+def test_pixels_are_the_same_in_any_type():
+    data = load("digits")
+    images = data.train.features
+    for same in (images / 255, (images / 255).astype(np.float32), images.astype(int), images * 1.0):
+        copy = Records(features=same, labels=data.train.labels)
+        with pytest.raises(DataError, match="are also private records"):
+            refuse_overlap(data, [copy])
+
+
+def test_features_are_compared_as_well_as_sources():
+    data = load("heart")
+    bare = Records(features=data.train.features, labels=data.train.labels)
+    with pytest.raises(DataError, match="are also private records"):
+        refuse_overlap(data, [bare])
+    refuse_overlap(data, [])
+
+
 def test_one_shared_record_is_enough():
     data = load("digits")
     half = partition(data, "iid", clients=2).of(data)
@@ -78,10 +95,12 @@ def test_ten_superclasses_for_ten_classes(cifar100, cifar100_folder, monkeypatch
 
 
 def test_unknown_pairs():
-    with pytest.raises(InputError, match="proxy for synthetic: there is none ready"):
+    with pytest.raises(InputError, match="there is none ready, only for mnist"):
         proxy_for("synthetic")
     with pytest.raises(
         InputError, match="proxy = 'mnist': must be one of synthetic, breast-cancer"
     ):
         proxy_for("heart", "mnist")
+    with pytest.raises(InputError, match="has no option features; there are seed, records"):
+        proxy_for("heart", "synthetic", features=5)
     assert "breast-cancer-for-heart for heart" in str(proxy_for("heart", "breast-cancer"))

@@ -5,7 +5,7 @@ import pytest
 
 from pacdp.data import Dataset, Provenance, Records, load
 from pacdp.data.heart import COLUMNS, TEST_SHARE
-from pacdp.data.records import digests
+from pacdp.data.records import digests, stratified
 from pacdp.errors import InputError
 
 NOWHERE = Provenance(source="a test", licence="none")
@@ -108,6 +108,32 @@ def test_regression_labels_must_be_finite():
     assert dataset([[1.0], [2.0]], [0.5, -3.0], classes=()).classes == ()
     with pytest.raises(InputError, match="must be a finite number"):
         dataset([[1.0], [2.0]], [0.5, np.nan], classes=())
+
+
+def test_units_and_their_word_agree():
+    records = Records(features=np.ones((2, 1)), labels=np.array([0, 1]), units=np.array([0, 0]))
+    parts = {"name": "x", "train": records, "test": records, "classes": ("a", "b")}
+    assert Dataset(**parts, unit="patient", provenance=NOWHERE).unit == "patient"
+    with pytest.raises(InputError, match="unit = 'record', but its records have their units"):
+        Dataset(**parts, provenance=NOWHERE)
+
+
+def test_tensors_are_copies():
+    data = load("heart")
+    inputs, _ = data.train.tensors()
+    before = data.train.features.copy()
+    inputs.mul_(0)
+    assert np.array_equal(data.train.features, before)
+    with pytest.raises(InputError, match="must be a finite number"):
+        dataset([[1e300], [1.0]], [0, 1])
+
+
+def test_one_label_moves_nobody_of_another_group():
+    groups = np.arange(400) % 4
+    changed = groups.copy()
+    changed[0] = 1
+    moved = stratified(groups, 0.2, 0) != stratified(changed, 0.2, 0)
+    assert not moved[groups > 1].any()
 
 
 def test_no_records_and_lengths_that_disagree():

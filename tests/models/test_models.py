@@ -87,6 +87,8 @@ def test_the_papers_dropout_is_there():
         ("sequence", {"shape": (3, 8, 8)}, "takes rows of tokens"),
         ("mlp", {"shape": (13,), "width": 3}, "has no setting width; there are hidden"),
         ("resnet18", {"shape": (3, 32, 32), "dropout": 1.0}, "dropout = 1"),
+        ("mlp", {"shape": (13,), "hidden": 0}, "hidden = 0"),
+        ("mlp", {"shape": 13}, "must be a tuple"),
     ],
 )
 def test_what_is_refused(name, settings, message):

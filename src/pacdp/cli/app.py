@@ -27,7 +27,8 @@ def _message(error: Exception) -> str:
     if isinstance(error, typer.TyperException):
         return error.format_message()
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}"
+        # A full disk does not say which file it was.
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error)
 
 

@@ -1,7 +1,7 @@
 """``pacdp data``: what there is, where it is, whether it is whole, and who has what."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -11,6 +11,7 @@ from rich.table import Table
 from pacdp.checks import member
 from pacdp.cli import options
 from pacdp.cli.output import print_json, print_rows
+from pacdp.errors import DataError, InputError
 
 if TYPE_CHECKING:
     from pacdp.data.images import ImageSet
@@ -21,6 +22,12 @@ Name = Annotated[
     str, typer.Argument(metavar="NAME", help="A data set's name, or one's own folder.")
 ]
 VIA = ("upstream", "packages")
+Unit = Annotated[
+    str | None, typer.Option(help="One's own folder: what its unit column stands for.")
+]
+Classes = Annotated[
+    int | None, typer.Option(help="One's own folder: how many classes, 0 for regression.")
+]
 
 
 @app.command("list")
@@ -38,7 +45,7 @@ def list_command(as_json: options.Json = False) -> None:
     )
     table.add_column("name", no_wrap=True)
     table.add_column("what it is")
-    table.add_column("where")
+    table.add_column("where", overflow="fold")
     for name, listing in CATALOGUE.items():
         table.add_row(name, listing.summary, places[name] or f"pacdp data get {name}")
     Console().print(table, highlight=False)
@@ -66,9 +73,16 @@ def get(
     folder = data_folder()
     place = files.place(folder)
     if place is not None:
-        files.read(place)
-        typer.echo(f"{name}: is there, and intact: {place}")
-        return
+        try:
+            files.read(place)
+        except DataError as error:
+            # Its own copy is replaced; another program's is left to its owner.
+            if place != folder / files.folder:
+                raise
+            typer.echo(f"{error}; getting it again", err=True)
+        else:
+            typer.echo(f"{name}: is there, and intact: {place}")
+            return
     # The bar is for a person who waits; a file or a pipe gets the result alone.
     console = Console(stderr=True)
     columns = (
@@ -97,24 +111,26 @@ def import_command(
 
     files = _files(name)
     if files is None:
-        typer.echo(f"{name}: is built in, nothing to import")
-        return
+        raise InputError(f"{name}: is built in, there is nothing to import")
     typer.echo(f"{name}: {files.keep(files.read(path), data_folder())}")
 
 
 @app.command()
-def check(name: Name, as_json: options.Json = False) -> None:
+def check(
+    name: Name, unit: Unit = None, classes: Classes = None, as_json: options.Json = False
+) -> None:
     """Read a data set, verify it, and say what is in it."""
     import numpy as np
 
-    from pacdp.data import load
+    from pacdp.data import CATALOGUE, load
 
-    data = load(name)
+    data = load(name, **_own(unit, classes))
     labels = np.concatenate([data.train.labels, data.test.labels])
     rows = {
         "data": data.name,
         "records": f"{len(data.train)} for training, {len(data.test)} for tests",
         "shape": " x ".join(map(str, data.shape)),
+        "task": f"{len(data.classes)} classes" if data.classes else "regression",
         "source": str(data.provenance),
     }
     values = {
@@ -133,7 +149,7 @@ def check(name: Name, as_json: options.Json = False) -> None:
             f"{label} {share:.1%}"
             for label, share in list(zip(data.classes, shares, strict=True))[:12]
         ) + (", ..." if len(shares) > 12 else "")
-    if data.train.features.dtype == np.uint8:
+    if data.train.features.dtype == np.uint8 and len(data.shape) == 3:
         # Whole numbers, summed without a copy of the images as floats.
         pixels = data.train.features.sum((0, 2, 3), dtype=np.int64)
         means = pixels / (len(data.train) * np.prod(data.shape[1:]) * 255)
@@ -148,7 +164,7 @@ def check(name: Name, as_json: options.Json = False) -> None:
     if data.unit != "record" and data.train.units is not None:
         values["units"] = len(np.unique(data.train.units))
         rows["unit of ε"] = f"{data.unit}, {values['units']} of them for training"
-    rows["verdict"] = "intact"
+    rows["verdict"] = "intact" if name in CATALOGUE else "readable"
     print_json(values) if as_json else print_rows(rows)
 
 
@@ -167,9 +183,15 @@ def plot(
     ] = None,
     setting: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="alpha, per_client, beta, concentration."),
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="alpha, per_client, beta, concentration or sizes.",
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the split.")] = 0,
+    unit: Unit = None,
+    classes: Classes = None,
     out: Annotated[Path, typer.Option(help="The picture: .png, .svg or .pdf.")] = Path(
         "partition.png"
     ),
@@ -178,12 +200,22 @@ def plot(
     """Draw who has what under a partition."""
     from pacdp.data import load
     from pacdp.data import partition as split
+    from pacdp.data.partition import RULES
     from pacdp.data.plot import figure
 
     member("--out, its ending", out.suffix, (".png", ".svg", ".pdf"))
-    settings = dict(options.assignment("--set", item) for item in setting or [])
-    data = load(name)
+    if save is not None and save.resolve() == out.resolve():
+        raise InputError(f"--save {save}: must be another file than --out")
+    for path in (out, save):
+        if path is not None and not path.parent.is_dir():
+            raise InputError(f"{path}: its folder does not exist")
+    settings = options.assignments("--set", setting or [])
+    data = load(name, **_own(unit, classes))
     kind = partition or ("natural" if data.clients else "iid")
+    unknown = [key for key in settings if kind in RULES and key not in RULES[kind][1]]
+    if unknown:
+        allowed = ", ".join(RULES[kind][1]) or "none"
+        raise InputError(f"--set {unknown[0]}: is no setting of {kind}, which has {allowed}")
     number = clients if clients is not None or kind == "natural" else 10
     made = split(data, kind, clients=number, seed=seed, **settings)
     picture = figure(data, made)
@@ -201,6 +233,12 @@ def plot(
             **({"saved": str(save)} if save is not None else {}),
         }
     )
+
+
+def _own(unit: str | None, classes: int | None) -> dict[str, Any]:
+    """Options of one's own folder, where given."""
+    given = {"unit": unit, "classes": classes}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _files(name: str) -> "ImageSet | None":

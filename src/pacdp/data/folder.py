@@ -5,13 +5,13 @@ import shutil
 import tarfile
 import tempfile
 import zipfile
-import zlib
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 import platformdirs
+from filelock import FileLock
 
 from pacdp.errors import DataError
 
@@ -34,7 +34,8 @@ def data_folder() -> Path:
 def staged(target: Path) -> Iterator[Path]:
     """A folder to write into, which takes the place of ``target`` when all went well.
 
-    Whatever goes wrong, ``target`` is as it was and nothing is left beside it.
+    Whatever goes wrong, ``target`` is as it was and nothing is left beside it but a lock; what a
+    killed process left is removed by the next. One process at a time writes.
 
     >>> place = Path(tempfile.mkdtemp()) / "set"
     >>> with staged(place) as folder:
@@ -43,22 +44,40 @@ def staged(target: Path) -> Iterator[Path]:
     ['a']
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-    try:
-        yield folder
-        for path in folder.iterdir():
-            _sync(path)
-        folder.chmod(0o755)
-        if target.exists():
-            old = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-            target.rename(old / "replaced")
-            folder.rename(target)
-            shutil.rmtree(old)
-        else:
-            folder.rename(target)
-        _sync(target.parent)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with only_one(target):
+        folder, old = (target.with_name(f".{target.name}-{end}") for end in ("new", "old"))
+        if old.exists() and not target.exists():
+            old.rename(target)
+        for left in (folder, old):
+            shutil.rmtree(left, ignore_errors=True)
+        folder.mkdir()
+        try:
+            yield folder
+            for path in folder.iterdir():
+                _sync(path)
+            if target.exists():
+                target.rename(old)
+            try:
+                folder.rename(target)
+            except OSError:
+                if old.exists():
+                    old.rename(target)
+                raise
+            _sync(target.parent)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(old, ignore_errors=True)
+
+
+@contextmanager
+def only_one(target: Path) -> Iterator[None]:
+    """Wait until no other process works on ``target``.
+
+    The lock file stays: taking it away would let in two who wait for two files of one name.
+    """
+    lock = target.with_name(f".{target.name}.lock")
+    with FileLock(lock):
+        yield
 
 
 def _sync(path: Path) -> None:
@@ -77,7 +96,8 @@ def files_of(source: Path, names: Collection[str]) -> Iterator[dict[str, Path]]:
     gone afterwards: no path inside it is believed, and nothing in it is ever run.
     """
     if source.is_dir():
-        yield {path.name: path for path in sorted(source.rglob("*")) if path.name in names}
+        paths = [path for path in sorted(source.rglob("*")) if path.name in names]
+        yield {path.name: path for path in paths if path.is_file()}
         return
     if not source.is_file():
         raise DataError(f"{source}: does not exist, must be a folder or an archive")
@@ -107,7 +127,9 @@ def _unpacked(source: Path, names: Collection[str], folder: Path) -> dict[str, P
             found[source.name] = source
         else:
             raise DataError(f"{source}: is neither a folder, a zip nor a tar archive")
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error) as error:
+    except (DataError, OSError):
+        raise
+    except Exception as error:  # a damaged archive can fail in any way
         raise DataError(f"{source}: is damaged ({error})") from error
     return found
 

@@ -9,6 +9,7 @@ import io
 import json
 import math
 import pickle
+import warnings
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,8 +40,10 @@ def read_idx(path: Path, *, dimensions: int) -> Bytes:
                 if start != bytes([0, 0, 8, dimensions]) or len(sizes) != 4 * dimensions:
                     raise DataError(f"{path}: is no idx file of bytes in {dimensions} dimensions")
                 shape = tuple(np.frombuffer(sizes, ">u4").astype(int).tolist())
-                if math.prod(shape) > LARGEST_MEMBER:
-                    raise DataError(f"{path}: promises {shape}, more than any data set here has")
+                if not 0 < math.prod(shape) <= LARGEST_MEMBER:
+                    raise DataError(
+                        f"{path}: promises {shape}, more or less than any data set here"
+                    )
                 # Straight into its place, so that there is never a second copy.
                 values = np.empty(shape, np.uint8)
                 room, have = values.reshape(-1).data, 0
@@ -124,7 +127,8 @@ def read_cifar_pickle(
         labels = np.stack([np.asarray(content[key.encode()]) for key in label_keys], axis=1)
         if images.dtype != np.uint8 or images.shape != (records, int(np.prod(PIXELS))):
             raise DataError(f"images are {images.dtype} {images.shape}")
-        if labels.shape != (records, len(label_keys)) or labels.min() < 0 or labels.max() > 255:
+        fits = labels.shape == (records, len(label_keys)) and labels.dtype.kind in "iu"
+        if not fits or labels.min() < 0 or labels.max() > 255:
             raise DataError(f"labels are {labels.dtype} {labels.shape}")
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
@@ -135,15 +139,17 @@ def read_cifar_pickle(
 
 def read_image_rows(path: Path, *, records: int) -> Bytes:
     """Images (n, 3, 32, 32) from a picture in which each row of pixels is one of them."""
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
     try:
-        with Image.open(path) as picture:
+        with warnings.catch_warnings(action="error"), Image.open(path) as picture:
             if picture.format != "PNG" or picture.size != (32 * 32, records):
                 wanted = f"PNG of {(32 * 32, records)}"
                 raise DataError(f"{path}: is {picture.format} of {picture.size}, must be {wanted}")
             rows = np.asarray(picture.convert("RGB"))
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
+    except DataError:
+        raise
+    except Exception as error:  # a damaged picture can fail in any way
         raise DataError(f"{path}: is damaged ({error})") from error
     return rows.reshape(records, 32, 32, 3).transpose(0, 3, 1, 2)
 
@@ -152,7 +158,7 @@ def read_json_labels(path: Path, *, records: int) -> Bytes:
     """A JSON list of labels, as (n, 1) bytes."""
     try:
         labels = np.asarray(json.loads(path.read_bytes()))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: is damaged ({error})") from error
     if labels.shape != (records,) or labels.dtype.kind not in "iu":
         raise DataError(f"{path}: holds {labels.dtype} {labels.shape}, must be {records} labels")

@@ -1,7 +1,7 @@
 """MNIST, CIFAR-10 and CIFAR-100: their published forms, checksums and sources.
 
 Whatever container the bytes arrive in, they become the same arrays, and the arrays are held against
-published SHA-256 sums before anyone sees them.
+checksums before anyone sees them.
 """
 
 import hashlib
@@ -99,24 +99,33 @@ class ImageSet:
     def read(self, source: Path) -> Pixels:
         """The set from a folder or archive in any of its forms, verified."""
         with files_of(source, self._names) as files:
-            for form in self.forms:
-                paths = form.find(files)
-                if paths is not None:
-                    pixels = form.read(paths)
-                    break
-            else:
-                first = ", ".join(names[0] for names in self.forms[0].names)
-                missing = f"has {', '.join(sorted(files))} only" if files else "has none of them"
-                raise DataError(f"{source}: {self.name} needs {first}; it {missing}")
+            return self.read_files(files, source)
+
+    def read_files(self, files: Files, source: Path) -> Pixels:
+        """The set from these files, which came from ``source``, verified."""
+        for form in self.forms:
+            paths = form.find(files)
+            if paths is not None:
+                pixels = form.read(paths)
+                break
+        else:
+            first = ", ".join(names[0] for names in self.forms[0].names)
+            missing = f"has {', '.join(sorted(files))} only" if files else "has none of them"
+            raise DataError(f"{source}: {self.name} needs {first}; it {missing}")
         if not self.genuine(pixels):
             raise DataError(
-                f"{source}: is not {self.name}, its checksum differs from the published one"
+                f"{source}: is not {self.name}, its checksum differs from the published one; "
+                f"get it again with: pacdp data get {self.name}"
             )
         return pixels
 
     def keep(self, pixels: Pixels, folder: Path) -> Path:
         """Write the set below ``folder`` in its published form, whole or not at all."""
         place = folder / self.folder
+        present = {path.name for path in place.iterdir()} if place.is_dir() else set()
+        strange = sorted(present - self._names) or ([place.name] if place.is_file() else [])
+        if strange:
+            raise DataError(f"{place}: {strange[0]} is none of its files, and would be lost")
         with staged(place) as made:
             self.write(made, pixels)
         return place

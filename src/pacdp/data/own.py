@@ -7,15 +7,17 @@ A folder holds ``NAME.csv`` or ``NAME.npz`` for each client NAME, and may hold:
 - ``ranges.toml``, published ranges of CSV columns: ``age = [30, 74]`` becomes [−1, 1], cut off at
   both ends. Nothing is ever scaled by the records themselves.
 
-A CSV file has a header. The column ``label`` is the class number (or the value, for regression), a
-column ``unit`` names whom a record belongs to, and every other column is a number. An .npz file has
-the arrays ``features``, ``labels`` and, if wanted, ``units``.
+A CSV file has a header and commas, in UTF-8. The column ``label`` is the class number (or the
+value, for regression), a column ``unit`` names whom a record belongs to, and every other column is
+a number. Columns go by their names, whatever their order. An .npz file has the arrays ``features``,
+``labels`` and, if wanted, ``units``.
 """
 
 import csv
+import difflib
 import tomllib
-import zipfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from pacdp.data.records import (
     Dataset,
     Provenance,
     Records,
+    digests,
     require_finite,
     require_labels,
     stratified,
@@ -33,21 +36,39 @@ from pacdp.data.records import (
 from pacdp.errors import DataError, InputError
 
 TEST_SHARE = 0.2
+# Files that may lie beside those of the clients.
+BESIDE = (".toml", ".md", ".txt", ".json")
 Ranges = Mapping[str, tuple[float, float]]
+# Lines with their cells.
+Rows = list[tuple[int, list[str]]]
+
+
+@dataclass(frozen=True, eq=False)
+class _File:
+    """What one client's file holds."""
+
+    path: Path
+    features: Array
+    labels: Array
+    units: Array | None
+    """Names as they stand there."""
+    columns: tuple[str, ...] | None
+    keys: Array
+    """Of the numbers as they stand there, before any scaling."""
 
 
 def read_folder(
     folder: Path,
     *,
     classes: int | Sequence[str] | None = None,
-    unit: str = "unit",
+    unit: str | None = None,
     test_share: float = TEST_SHARE,
     split: int = 0,
 ) -> Dataset:
     """The data set in a folder of files, one for each client.
 
-    ``classes`` counts or names the classes, 0 means regression; by default whole labels are
-    classes, as many as the largest says. ``unit`` is the word for what a unit column stands for.
+    ``classes`` counts or names the classes, 0 means regression; without it the labels say.
+    ``unit`` is the word for what the unit column stands for; that column may also have this name.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -60,33 +81,35 @@ def read_folder(
     (('north', 'south'), 'patient', (1,))
     """
     ranges = _ranges(folder / "ranges.toml")
-    paths = _client_files(folder)
-    clients = tuple(path.stem for path in paths)
-    parts = [_read(path, ranges) for path in paths]
-    kinds = _classes(parts, classes)
-    for path, part in zip(paths, parts, strict=True):
-        require_labels(str(path), part.labels, len(kinds))
-    records = _joined(parts, paths)
-    if (folder / "test").is_dir():
-        test_paths = _client_files(folder / "test")
-        unknown = sorted({path.stem for path in test_paths} - set(clients))
+    word = "unit" if unit is None else unit
+    files = _read_all(folder, ranges, word, None)
+    if unit is not None and files[0].units is None:
+        raise DataError(f"{folder}: no file has a column unit or {unit}, must have one for ε")
+    clients = tuple(file.path.stem for file in files)
+    kinds = _classes(files, classes)
+    inside = folder / "test"
+    tested = _read_all(inside, ranges, word, files[0]) if inside.is_dir() else []
+    # One numbering for both, so that a number means one person.
+    people = np.unique(np.concatenate([_people(file) for file in [*files, *tested]]))
+    records = _joined(files, clients, kinds, people)
+    if tested:
+        unknown = [file.path for file in tested if file.path.stem not in clients]
         if unknown:
-            raise DataError(f"{folder / 'test'}: {unknown[0]} is no client of {folder}")
-        held = _joined(
-            [_read(path, ranges) for path in test_paths],
-            test_paths,
-            [clients.index(path.stem) for path in test_paths],
-        )
+            raise DataError(f"{unknown[0]}: {unknown[0].stem} is no client of {folder}")
+        held = _joined(tested, clients, kinds, people)
+        _refuse_shared(inside, records, held, people)
     else:
-        mask = _whole_units(records, test_share, split, by_label=bool(kinds))
+        mask = _set_aside(records, test_share, split, by_label=bool(kinds))
         records, held = records.take(~mask), records.take(mask)
+    if not len(held):
+        raise DataError(f"{folder}: has too few records to set any aside for tests")
     return Dataset(
         name=folder.name,
-        train=_typed(f"{folder}, train records", records, kinds),
-        test=_typed(f"{folder}, test records", held, kinds),
+        train=records,
+        test=held,
         classes=kinds,
         clients=clients,
-        unit=unit if records.units is not None else "record",
+        unit=word if records.units is not None else "record",
         provenance=Provenance(source=f"the user's folder {folder.name}", licence="the user's own"),
     )
 
@@ -112,18 +135,17 @@ def from_torch(
     >>> from_torch(pairs, pairs, name="mine", classes=["no", "yes"]).shape
     (4,)
     """
-    made = [_collected(f"{name}, train", train), _collected(f"{name}, test", test)]
-    records = Records(
-        features=made[0][0],
-        labels=made[0][1],
-        clients=None if holders is None else np.asarray(holders, np.int64),
-        units=None if units is None else np.asarray(units, np.int64),
-    )
-    held = Records(features=made[1][0], labels=made[1][1])
+    features, labels = _collected(f"{name}, train records", train, len(classes))
+    held, held_labels = _collected(f"{name}, test records", test, len(classes))
     return Dataset(
         name=name,
-        train=_typed(f"{name}, train records", records, classes),
-        test=_typed(f"{name}, test records", held, classes),
+        train=Records(
+            features=features,
+            labels=labels,
+            clients=None if holders is None else np.asarray(holders, np.int64),
+            units=None if units is None else _numbered(np.asarray(units)),
+        ),
+        test=Records(features=held, labels=held_labels),
         classes=tuple(classes),
         clients=tuple(clients),
         unit="record" if units is None else unit,
@@ -131,18 +153,51 @@ def from_torch(
     )
 
 
-def _collected(where: str, pairs: Any) -> tuple[Array, Array]:
+def _collected(where: str, pairs: Any, classes: int) -> tuple[Array, Array]:
     if not len(pairs):
-        raise InputError(f"{where}: is empty, must have at least one record")
+        raise InputError(f"{where}: are none, must be at least one")
     features, labels = zip(*(pairs[n] for n in range(len(pairs))), strict=True)
     shapes = {np.shape(value) for value in features}
     if len(shapes) > 1:
-        raise InputError(f"{where}: records have shapes {sorted(shapes)}, must all be alike")
-    return np.stack([np.asarray(value) for value in features]), np.asarray([*map(float, labels)])
+        raise InputError(f"{where}: have shapes {sorted(shapes)}, must all be alike")
+    return np.stack([np.asarray(value) for value in features]), _typed(
+        where, np.asarray([*map(float, labels)]), classes
+    )
+
+
+def _read_all(folder: Path, ranges: Ranges, unit: str, like: _File | None) -> list[_File]:
+    """Every client's file; all must have the columns of the first."""
+    files: list[_File] = []
+    for path in _client_files(folder):
+        first = like or (files[0] if files else None)
+        columns = None if first is None else first.columns
+        if path.suffix.lower() == ".csv":
+            file = _read_csv(path, ranges, unit, columns)
+        elif ranges:
+            raise DataError(f"{path}: has no columns to scale by ranges.toml; scale it before")
+        else:
+            file = _read_npz(path)
+        if not len(file.features):
+            raise DataError(f"{path}: has no records, must have at least one")
+        if first is not None and file.features.shape[1:] != first.features.shape[1:]:
+            raise DataError(
+                f"{path}: records have shape {file.features.shape[1:]}, must be "
+                f"{first.features.shape[1:]} as in {first.path.name}"
+            )
+        if first is not None and (file.units is None) != (first.units is None):
+            raise DataError(f"{path}: units must be given in every file or in none")
+        files.append(file)
+    return files
 
 
 def _client_files(folder: Path) -> list[Path]:
-    paths = sorted(p for p in folder.iterdir() if p.suffix in (".csv", ".npz") and p.is_file())
+    paths = []
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith(".") or path.is_dir() or path.suffix.lower() in BESIDE:
+            continue
+        if path.suffix.lower() not in (".csv", ".npz"):
+            raise DataError(f"{path}: is neither .csv nor .npz, which a client's file must be")
+        paths.append(path)
     names = [path.stem for path in paths]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -152,55 +207,91 @@ def _client_files(folder: Path) -> list[Path]:
     return paths
 
 
-def _read(path: Path, ranges: Ranges) -> Records:
-    records = _read_csv(path, ranges) if path.suffix == ".csv" else _read_npz(path)
-    if not len(records):
-        raise DataError(f"{path}: has no records, must have at least one")
-    require_finite(str(path), records.features)
-    return records
-
-
-def _read_csv(path: Path, ranges: Ranges) -> Records:
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as stream:
-            header, *rows = [row for row in csv.reader(stream) if row]
-    except (ValueError, csv.Error, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: is no CSV file with a header ({error})") from error
-    header = [name.strip() for name in header]
-    if "label" not in header or len(set(header)) != len(header):
-        raise DataError(f"{path}: has columns {', '.join(header)}; must have one named label")
-    names = [name for name in header if name not in ("label", "unit")]
+def _read_csv(path: Path, ranges: Ranges, unit: str, like: tuple[str, ...] | None) -> _File:
+    header, rows = _table(path)
+    named = "unit" if "unit" in header else unit
+    names = tuple(name for name in header if name not in ("label", named))
     if not names:
         raise DataError(f"{path}: has no features, must have a column beside label and unit")
-    columns: dict[str, list[str]] = {name: [] for name in header}
-    for number, row in enumerate(rows, start=2):
-        if len(row) != len(header):
-            raise DataError(f"{path}, line {number}: has {len(row)} cells, must have {len(header)}")
-        for name, cell in zip(header, row, strict=True):
-            columns[name].append(cell)
-    features = [_scaled(_numbers(path, n, columns[n]), ranges.get(n)) for n in names]
-    return Records(
-        features=np.stack(features, axis=1).astype(np.float32),
-        labels=_numbers(path, "label", columns["label"]),
-        units=_numbered(columns["unit"]) if "unit" in columns else None,
+    if like is not None and set(names) != set(like):
+        odd = sorted(set(names) ^ set(like))[0]
+        has = "has a column" if odd in names else "lacks the column"
+        raise DataError(f"{path}: {has} {odd}, unlike the other files; columns must be the same")
+    names = names if like is None else like
+    stray = [name for name in ranges if name not in names]
+    if stray:
+        near = difflib.get_close_matches(stray[0].lower(), [n.lower() for n in names], n=1)
+        meant = f" (did you mean {near[0]}?)" if near else ""
+        raise DataError(f"ranges.toml: {stray[0]} is no column of {path}{meant}")
+    raw = [_numbers(path, name, _column(header, rows, name)) for name in names]
+    people = _column(header, rows, named) if named in header else None
+    for line, name in people or ():
+        if not name.strip():
+            raise DataError(f"{path}, line {line}: {named} is empty, must name whom it belongs to")
+    scaled = [_scaled(values, ranges.get(n)) for n, values in zip(names, raw, strict=True)]
+    return _File(
+        path=path,
+        features=np.stack(scaled, axis=1).astype(np.float32),
+        labels=_numbers(path, "label", _column(header, rows, "label")),
+        units=None if people is None else np.array([name.strip() for _, name in people]),
+        columns=names,
+        keys=digests(np.stack(raw, axis=1)),
     )
 
 
-def _numbers(path: Path, column: str, cells: Sequence[str]) -> Array:
+def _column(header: list[str], rows: Rows, name: str) -> list[tuple[int, str]]:
+    """The line and the content of each cell of a column."""
+    place = header.index(name)
+    return [(line, row[place]) for line, row in rows]
+
+
+def _table(path: Path) -> tuple[list[str], Rows]:
+    """Header and rows of a CSV file, all of one length, with the line each ends at."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as stream:
+            reader = csv.reader(stream)
+            lines = [(reader.line_num, row) for row in reader if row]
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: is not UTF-8 ({error.reason}), must be saved as UTF-8") from error
+    except csv.Error as error:
+        raise DataError(f"{path}: is no CSV file ({error})") from error
+    if not lines:
+        raise DataError(f"{path}: is empty, must have a header and a line for each record")
+    header, rows = [name.strip() for name in lines[0][1]], lines[1:]
+    twice = next((name for name in header if header.count(name) > 1), None)
+    if twice is not None:
+        raise DataError(f"{path}: has two columns {twice}, must have one")
+    if "label" not in header:
+        why = "; cells must be separated by commas" if ";" in header[0] else ""
+        raise DataError(
+            f"{path}: its first line is {', '.join(header)}; must be a header with label{why}"
+        )
+    for line, row in rows:
+        if len(row) != len(header):
+            raise DataError(f"{path}, line {line}: has {len(row)} cells, must have {len(header)}")
+    return header, rows
+
+
+def _numbers(path: Path, column: str, cells: Sequence[tuple[int, str]]) -> Array:
     values = np.empty(len(cells))
-    for number, cell in enumerate(cells):
+    for number, (line, cell) in enumerate(cells):
         try:
-            values[number] = float(cell)
+            values[number] = float("no" if "_" in cell else cell)
+            if not np.isfinite(values[number]):
+                raise ValueError
         except ValueError:
+            allowed = "a number" if column == "label" else "a number (names go in a column unit)"
             raise DataError(
-                f"{path}, line {number + 2}: {column} is {cell.strip()!r}, must be a number"
+                f"{path}, line {line}: {column} is {cell.strip()!r}, must be {allowed}"
             ) from None
     return values
 
 
-def _numbered(names: Sequence[str] | Array) -> Any:
+def _numbered(names: Array) -> Any:
     """Any names as whole numbers; equal names get equal numbers."""
-    return np.unique(np.asarray(names), return_inverse=True)[1].astype(np.int64)
+    if names.ndim != 1 or names.dtype.kind not in "iuUS":
+        raise InputError(f"units: are {names.dtype} {names.shape}, must be a name or number each")
+    return np.unique(names, return_inverse=True)[1].astype(np.int64)
 
 
 def _scaled(values: Array, limits: tuple[float, float] | None) -> Array:
@@ -210,7 +301,7 @@ def _scaled(values: Array, limits: tuple[float, float] | None) -> Array:
     return np.clip(2 * (values - low) / (high - low) - 1, -1, 1)
 
 
-def _read_npz(path: Path) -> Records:
+def _read_npz(path: Path) -> _File:
     try:
         with np.load(path, allow_pickle=False) as arrays:
             names = set(arrays.files)
@@ -218,10 +309,21 @@ def _read_npz(path: Path) -> Records:
                 raise DataError(
                     f"{path}: holds {', '.join(sorted(names))}; must hold features and labels"
                 )
-            units = _numbered(arrays["units"]) if "units" in names else None
-            return Records(features=arrays["features"], labels=arrays["labels"], units=units)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            features, labels = arrays["features"], arrays["labels"]
+            units = arrays["units"] if "units" in names else None
+    except DataError:
+        raise
+    except Exception as error:  # a damaged archive can fail in any way
         raise DataError(f"{path}: is no .npz file of plain arrays ({error})") from error
+    if units is not None and (units.ndim != 1 or units.dtype.kind not in "iuUS"):
+        raise DataError(f"{path}: units are {units.dtype} {units.shape}, must be names or numbers")
+    for name, values in (("labels", labels), ("units", units)):
+        if values is not None and values.shape != features.shape[:1]:
+            raise DataError(f"{path}: {name} have shape {values.shape}, must be one a record")
+    require_finite(str(path), features)
+    require_labels(str(path), labels, 0)
+    people = None if units is None else units.astype(str)
+    return _File(path, features, labels, people, None, digests(features))
 
 
 def _ranges(path: Path) -> Ranges:
@@ -231,54 +333,82 @@ def _ranges(path: Path) -> Ranges:
         values = tomllib.loads(path.read_text())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: is no TOML file ({error})") from error
+    made = {}
     for name, limits in values.items():
-        pair = isinstance(limits, list) and len(limits) == 2
-        if (
-            not pair
-            or not all(isinstance(x, int | float) for x in limits)
-            or limits[0] >= limits[1]
-        ):
-            raise DataError(f"{path}: {name} = {limits}: must be [low, high] with low < high")
-    return {name: (float(low), float(high)) for name, (low, high) in values.items()}
+        try:
+            if any(type(limit) not in (int, float) for limit in limits):
+                raise TypeError
+            low, high = map(float, limits)
+            if not -np.inf < low < high < np.inf:
+                raise ValueError
+        except (TypeError, ValueError, OverflowError):
+            raise DataError(f"{path}: {name}: must be [low, high] with low < high") from None
+        made[name] = (low, high)
+    return made
 
 
-def _classes(parts: Sequence[Records], wanted: int | Sequence[str] | None) -> tuple[str, ...]:
-    if wanted is None:
-        labels = np.concatenate([part.labels for part in parts])
-        whole = bool(np.all(labels == np.floor(labels)) and labels.min() >= 0)
-        wanted = int(labels.max()) + 1 if whole else 0
-    if isinstance(wanted, int):
-        return tuple(str(number) for number in range(wanted))
-    return tuple(wanted)
+def _classes(files: Sequence[_File], wanted: int | Sequence[str] | None) -> tuple[str, ...]:
+    """The names of the classes, none for regression. Labels decide only where they are plain."""
+    if wanted is not None:
+        return tuple(map(str, range(wanted))) if isinstance(wanted, int) else tuple(wanted)
+    labels = np.concatenate([file.labels for file in files])
+    whole = labels == np.floor(labels)
+    if 2 * whole.sum() < len(labels):
+        return ()
+    say = "or say how many with classes (0 for regression)"
+    for file in files:
+        odd = np.flatnonzero((file.labels != np.floor(file.labels)) | (file.labels < 0))
+        if len(odd):
+            raise DataError(
+                f"{file.path}: label {file.labels[odd[0]]:g} of record {odd[0]}, must be a class "
+                f"number 0, 1, ... as most are, {say}"
+            )
+    found = np.unique(labels)
+    if len(found) != int(labels.max()) + 1:
+        missing = next(n for n in range(int(labels.max())) if n not in found)
+        raise DataError(
+            f"{files[0].path.parent}: no record has the label {missing}, but one has "
+            f"{int(labels.max())}; classes must be numbered 0, 1, ... without gaps, {say}"
+        )
+    return tuple(str(number) for number in range(len(found)))
 
 
 def _joined(
-    parts: Sequence[Records], paths: Sequence[Path], clients: Sequence[int] | None = None
+    files: Sequence[_File], clients: Sequence[str], kinds: Sequence[str], people: Array
 ) -> Records:
     """All clients' records in one, each still with its holder and its own units."""
-    for path, part in zip(paths, parts, strict=True):
-        if part.features.shape[1:] != parts[0].features.shape[1:]:
-            raise DataError(
-                f"{path}: records have shape {part.features.shape[1:]}, "
-                f"must be {parts[0].features.shape[1:]} as in {paths[0].name}"
-            )
-        if (part.units is None) != (parts[0].units is None):
-            raise DataError(f"{path}: units must be given in every file or in none")
-    units, offset = [], 0
-    for part in parts:
-        if part.units is not None:
-            units.append(part.units + offset)
-            offset += int(part.units.max()) + 1
-    numbers = range(len(parts)) if clients is None else clients
+    labels = [_typed(str(file.path), file.labels, len(kinds)) for file in files]
+    numbers = np.array([clients.index(file.path.stem) for file in files], np.int64)
+    names = np.concatenate([_people(file) for file in files])
     return Records(
-        features=np.concatenate([part.features for part in parts]),
-        labels=np.concatenate([part.labels for part in parts]),
-        clients=np.repeat(np.array(numbers, np.int64), [len(part) for part in parts]),
-        units=np.concatenate(units) if units else None,
+        features=np.concatenate([file.features for file in files]),
+        labels=np.concatenate(labels),
+        clients=np.repeat(numbers, [len(file.features) for file in files]),
+        units=None if files[0].units is None else np.searchsorted(people, names),
+        keys=np.concatenate([file.keys for file in files]),
     )
 
 
-def _whole_units(records: Records, share: float, split: int, *, by_label: bool) -> Array:
+def _people(file: _File) -> Array:
+    """A name for each record's unit that no other client's unit has."""
+    if file.units is None:
+        return np.array([], str)
+    return np.array([f"{file.path.stem}/{name}" for name in file.units])
+
+
+def _refuse_shared(where: Path, train: Records, test: Records, people: Array) -> None:
+    """Refuse test records that are training records, and persons in both."""
+    known = {bytes(key) for key in train.identities()}
+    shared = sum(bytes(key) in known for key in test.identities())
+    if shared:
+        raise DataError(f"{where}: {shared} of its records are training records, must be none")
+    if train.units is not None and test.units is not None:
+        both = np.intersect1d(train.units, test.units)
+        if len(both):
+            raise DataError(f"{where}: {people[both[0]]} is also in training, must be in one")
+
+
+def _set_aside(records: Records, share: float, split: int, *, by_label: bool) -> Array:
     """A mask of test records: by client and class, and never only a part of a unit."""
     if not 0 < share < 1:
         raise InputError(f"test_share = {share:g}: must be a number in (0, 1)")
@@ -290,10 +420,7 @@ def _whole_units(records: Records, share: float, split: int, *, by_label: bool) 
     return stratified(np.unique(groups, axis=0, return_inverse=True)[1], share, split)[belongs]
 
 
-def _typed(where: str, records: Records, classes: Sequence[str]) -> Records:
+def _typed(where: str, labels: Array, classes: int) -> Array:
     """Labels as whole numbers, or as floats for regression; before that they must be such."""
-    require_labels(where, records.labels, len(classes))
-    labels = records.labels.astype(np.int64 if classes else np.float32)
-    return Records(
-        features=records.features, labels=labels, clients=records.clients, units=records.units
-    )
+    require_labels(where, labels, classes)
+    return labels.astype(np.int64 if classes else np.float32)

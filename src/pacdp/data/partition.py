@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pacdp.checks import count, member, positive_number
-from pacdp.data.records import Array, Dataset, Records
+from pacdp.data.records import Array, Dataset, Records, generator
 from pacdp.errors import DataError, InputError
 
 Indices = list[NDArray[np.int64]]
@@ -34,7 +34,14 @@ class Partition:
     clients: tuple[str, ...]
     indices: tuple[NDArray[np.int64], ...]
     digest: str
-    """Of the labels that were split: indices mean nothing for other records."""
+    """Of the records that were split: indices mean nothing for others."""
+
+    def __post_init__(self) -> None:
+        held = np.sort(np.concatenate(self.indices))
+        if held.dtype.kind not in "iu" or not np.array_equal(held, np.arange(len(held))):
+            raise DataError(
+                f"partition of {self.data}: holds a record twice or not at all, must hold each once"
+            )
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -63,19 +70,18 @@ class Partition:
             ]
         )
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path | str) -> None:
         """Write it as JSON."""
         content = {
             **{name: getattr(self, name) for name in ("data", "kind", "seed", "digest")},
             "settings": dict(self.settings),
-            "clients": dict(
-                zip(self.clients, [index.tolist() for index in self.indices], strict=True)
-            ),
+            "clients": list(self.clients),
+            "records": [index.tolist() for index in self.indices],
         }
-        path.write_text(json.dumps(content))
+        Path(path).write_text(json.dumps(content))
 
     @classmethod
-    def load(cls, path: Path) -> "Partition":
+    def load(cls, path: Path | str) -> "Partition":
         """Read what :meth:`save` wrote.
 
         >>> import tempfile
@@ -86,13 +92,12 @@ class Partition:
         ('cleveland', 'hungary', 'switzerland', 'long-beach')
         """
         try:
-            content = json.loads(path.read_text())
-            clients = content.pop("clients")
-            return cls(
-                **content,
-                clients=tuple(clients),
-                indices=tuple(np.array(index, np.int64) for index in clients.values()),
-            )
+            content = json.loads(Path(path).read_text())
+            clients = tuple(content.pop("clients"))
+            indices = tuple(np.array(index) for index in content.pop("records"))
+            if len(clients) != len(indices):
+                raise ValueError("clients and records differ in number")
+            return cls(**content, clients=clients, indices=indices)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise DataError(f"{path}: is no partition ({error})") from error
 
@@ -120,7 +125,10 @@ def partition(
     records = dataset.train
     if kind == "natural":
         if clients is not None or settings:
-            raise InputError("partition natural: takes no clients and no settings, the data say")
+            raise InputError(
+                "partition natural: is given by the data; with a number of clients or settings use "
+                f"{', '.join(RULES)}"
+            )
         indices, names = _natural(dataset)
     else:
         rule, defaults = RULES[kind]
@@ -133,6 +141,10 @@ def partition(
         settings = {n: positive_number(n, settings.get(n, v)) for n, v in defaults.items()}
         if clients is None:
             raise InputError(f"partition {kind}: needs the number of clients")
+        if not dataset.classes and kind not in ("iid", "quantity"):
+            raise InputError(
+                f"partition {kind}: splits by class; regression has natural, iid and quantity"
+            )
         number = int(count("clients", clients))
         labels, belongs = _by_unit(records, regression=not dataset.classes)
         if number > len(labels):
@@ -154,13 +166,20 @@ def partition(
 
 
 def _digest(records: Records) -> str:
-    return hashlib.sha256(np.ascontiguousarray(records.labels).data).hexdigest()
+    """Of all that identifies the records: what they are, their labels, and whom they belong to."""
+    total = hashlib.sha256(np.ascontiguousarray(records.labels).data)
+    total.update(records.identities().tobytes())
+    if records.units is not None:
+        total.update(np.ascontiguousarray(records.units).data)
+    return total.hexdigest()
 
 
 def _natural(dataset: Dataset) -> tuple[Indices, tuple[str, ...]]:
     holders = dataset.train.clients
     if holders is None:
-        raise InputError(f"partition natural: {dataset.name} has no natural clients")
+        raise InputError(
+            f"partition natural: {dataset.name} has no natural clients; use {', '.join(RULES)}"
+        )
     indices = [np.flatnonzero(holders == number) for number in range(len(dataset.clients))]
     for name, index in zip(dataset.clients, indices, strict=True):
         if not len(index):
@@ -191,14 +210,15 @@ Rule = Callable[[Array, int, np.random.Generator, Mapping[str, float]], Indices]
 def _draw(
     rule: Rule, labels: Array, clients: int, seed: int, settings: Mapping[str, float], kind: str
 ) -> Indices:
-    random = np.random.default_rng(seed)
+    random = generator("seed", seed)
     for _ in range(ATTEMPTS):
-        found = rule(labels, clients, random, settings)
-        if all(len(index) for index in found):
+        with np.errstate(all="ignore"):
+            found = rule(labels, clients, random, settings)
+        if found and all(len(index) for index in found):
             return found
     raise InputError(
         f"partition {kind}: {ATTEMPTS} draws each left a client without records; "
-        "must have fewer clients or less skew"
+        "must have fewer clients or other settings"
     )
 
 
@@ -236,6 +256,8 @@ def _quantity(
     labels: Array, clients: int, random: np.random.Generator, settings: Mapping[str, float]
 ) -> Indices:
     shares = random.dirichlet(np.full(clients, settings["beta"]))
+    if not np.isfinite(shares).all():
+        return []
     cuts = np.cumsum(_rounded(shares, len(labels)))[:-1]
     return np.split(random.permutation(len(labels)), cuts)
 
@@ -255,6 +277,8 @@ def _allocated(labels: Array, weights: Array, random: np.random.Generator) -> In
     """Deal out each class among clients in proportion to its column of weights."""
     dealt: list[list[Array]] = [[] for _ in weights]
     for kind in np.unique(labels):
+        if not 0 < weights[:, kind].sum() < np.inf:
+            return []  # a class that nobody drew: drawn again
         members = random.permutation(np.flatnonzero(labels == kind))
         cuts = np.cumsum(_rounded(weights[:, kind], len(members)))[:-1]
         for hand, part in zip(dealt, np.split(members, cuts), strict=True):

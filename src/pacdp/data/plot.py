@@ -26,19 +26,20 @@ def figure(dataset: Dataset, partition: Partition) -> Figure:
     left, right = picture.subplots(1, 2, sharey=True, width_ratios=[3, 1])
     # The darkest cells are the fullest; a client without a class shows the empty ground.
     shown = np.ma.masked_equal(counts, 0)
-    image = left.imshow(shown, aspect="auto", cmap="viridis_r", interpolation="nearest")
+    image = left.imshow(shown, aspect="auto", cmap="viridis_r", interpolation="nearest", vmin=0)
     left.set_facecolor("white")
-    picture.colorbar(image, ax=left, label="records (white: none)")
+    bar = picture.colorbar(image, ax=left, ticks=MaxNLocator(integer=True))
+    bar.ax.set_title("records", fontsize="medium")
     if counts.size <= CELLS:
-        light = counts > 0.5 * counts.max()
         for (client, kind), number in np.ndenumerate(counts):
-            colour = "white" if light[client, kind] else "black"
-            left.text(kind, client, str(number), ha="center", va="center", color=colour)
+            colour = "white" if number > 0.5 * counts.max() else "black"
+            if number:
+                left.text(kind, client, str(number), ha="center", va="center", color=colour)
     left.set_xlabel("class" if dataset.classes else "all records")
     left.set_ylabel("client")
     if classes <= NAMES:
         names = [name if len(name) < 14 else f"{name[:12]}…" for name in dataset.classes]
-        turned = max(map(len, names), default=0) > 3
+        turned = sum(map(len, names)) > 50
         left.set_xticks(
             range(len(names)),
             names,
@@ -51,7 +52,9 @@ def figure(dataset: Dataset, partition: Partition) -> Figure:
         left.set_yticks(range(clients), partition.clients)
     else:
         left.yaxis.set_major_locator(MaxNLocator(integer=True))
-    right.barh(range(clients), partition.sizes, color="tab:gray")
+    right.barh(
+        range(clients), partition.sizes, color="tab:gray", height=0.8 if clients <= NAMES else 1
+    )
     right.set_xlabel("records in all")
     right.grid(axis="x", alpha=0.3)
     settings = "".join(f", {name} = {value:g}" for name, value in partition.settings.items())

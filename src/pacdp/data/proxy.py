@@ -2,8 +2,9 @@
 
 The offline phase may look at a proxy as often as it likes, because no client's record is in it. So
 a proxy that shares a record with a client is refused. Records are told apart by the digest of what
-the source published: scaling, cropping or augmenting them hides nothing. A near copy with another
-value somewhere is another record, and is not found.
+the source published, where this package made them, and of their features: the scaling, cropping and
+augmenting done here hides nothing, nor does keeping pixels as floats. A near copy, with another
+value somewhere, is another record, and is not found.
 """
 
 import math
@@ -14,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from pacdp.checks import count, member
-from pacdp.data.catalogue import listing, load
+from pacdp.data.catalogue import load, made_with
 from pacdp.data.heart import HOSPITALS
-from pacdp.data.records import Array, Dataset, Records
+from pacdp.data.records import Array, Dataset, Records, digests, generator
 from pacdp.errors import DataError, InputError
 
 
@@ -43,9 +44,9 @@ def refuse_overlap(proxy: Dataset, private: Dataset | Sequence[Records]) -> None
     pacdp.errors.DataError: proxy heart-full: 740 of its 920 records are also private records...
     """
     held = [private.train, private.test] if isinstance(private, Dataset) else list(private)
-    public = np.concatenate([proxy.train.identities(), proxy.test.identities()])
-    theirs = np.concatenate([records.identities() for records in held])
-    shared = int(np.isin(_sortable(public), _sortable(theirs)).sum())
+    theirs = {name for records in held for names in _names(records) for name in names}
+    public = [names for records in (proxy.train, proxy.test) for names in _names(records)]
+    shared = sum(not theirs.isdisjoint(names) for names in public)
     if shared:
         raise DataError(
             f"proxy {proxy.name}: {shared} of its {len(public)} records are also private records; "
@@ -53,9 +54,12 @@ def refuse_overlap(proxy: Dataset, private: Dataset | Sequence[Records]) -> None
         )
 
 
-def _sortable(identities: Array) -> Array:
-    """Digests as text of a fixed length, which NumPy can compare."""
-    return np.array([bytes(identity).hex() for identity in identities])
+def _names(records: Records) -> list[set[bytes]]:
+    """All that each record is known by: where it came from, and what is in it."""
+    features = digests(records.features)
+    if records.keys is None:
+        return [{bytes(one)} for one in features]
+    return [{bytes(one), bytes(key)} for one, key in zip(features, records.keys, strict=True)]
 
 
 def proxy_for(name: str, proxy: str | None = None, **options: Any) -> Proxy:
@@ -65,12 +69,11 @@ def proxy_for(name: str, proxy: str | None = None, **options: Any) -> Proxy:
     >>> made.data.shape, made.data.clients
     ((13,), ('cleveland', 'hungary', 'switzerland', 'long-beach'))
     """
-    listing(name)
     if name not in PAIRS:
-        raise InputError(f"proxy for {name}: there is none ready; there are for {', '.join(PAIRS)}")
+        raise InputError(f"proxy for {name}: there is none ready, only for {', '.join(PAIRS)}")
     choices = PAIRS[name]
     chosen = member("proxy", next(iter(choices)) if proxy is None else proxy, choices)
-    return choices[chosen](**options)
+    return made_with(choices[chosen], options, f"proxy {chosen} for {name}")
 
 
 def digits_for_mnist(*, copies: int = 10, seed: int = 0) -> Proxy:
@@ -82,7 +85,7 @@ def digits_for_mnist(*, copies: int = 10, seed: int = 0) -> Proxy:
     """
     source = load("digits")
     number = int(count("copies", copies))
-    random = np.random.default_rng(seed)
+    random = generator("seed", seed)
     return Proxy(
         data=replace(
             source,
@@ -136,13 +139,14 @@ SHARED_BY_CIFARS = (
 
 def _unshared(records: Records) -> Records:
     """Without the images that the other CIFAR has as well."""
-    return records.take(~np.isin(_sortable(records.identities()), SHARED_BY_CIFARS))
+    shared = [bytes(one).hex() in SHARED_BY_CIFARS for one in records.identities()]
+    return records.take(~np.array(shared))
 
 
 def cifar100_for_cifar10(*, seed: int = 0) -> Proxy:
     """Ten of CIFAR-100's twenty superclasses, drawn from a seed: as many classes as CIFAR-10."""
     source = load("cifar100", labels="coarse")
-    chosen = np.sort(np.random.default_rng(seed).permutation(len(source.classes))[:10])
+    chosen = np.sort(generator("seed", seed).permutation(len(source.classes))[:10])
 
     def part(records: Records) -> Records:
         kept = _unshared(records.take(np.isin(records.labels, chosen)))
@@ -203,10 +207,10 @@ def breast_cancer_for_heart(*, seed: int = 0) -> Proxy:
     )
 
 
-def synthetic_for_heart(*, seed: int = 0, **options: Any) -> Proxy:
+def synthetic_for_heart(*, seed: int = 0, records: int = 740, separation: float = 2.0) -> Proxy:
     """Gaussian clouds with Heart's number of records, features and clients."""
     made = load(
-        "synthetic", **{"records": 740, "features": 13, "clients": 4, "seed": seed} | options
+        "synthetic", records=records, features=13, clients=4, separation=separation, seed=seed
     )
     return Proxy(
         data=replace(
@@ -224,7 +228,7 @@ def _like_hospitals(records: Records, seed: int) -> Records:
     """Clients of the sizes of the four hospitals, which are public."""
     sizes = np.array([303, 261, 46, 130])
     ends = np.round(np.cumsum(sizes) / sizes.sum() * len(records)).astype(np.int64)
-    order = np.random.default_rng(seed).permutation(len(records))
+    order = generator("seed", seed).permutation(len(records))
     clients = np.empty(len(records), np.int64)
     clients[order] = np.searchsorted(ends, np.arange(len(records)), side="right")
     return replace(records, clients=clients)

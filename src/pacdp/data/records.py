@@ -73,6 +73,8 @@ class Records:
     def identities(self) -> Array:
         """One digest for each record of the source: equal records have equal digests.
 
+        That of the source's own record where it is known, else that of the features.
+
         >>> same = Records(features=np.ones((2, 4)), labels=np.zeros(2)).identities()
         >>> bool(same[0] == same[1])
         True
@@ -82,19 +84,23 @@ class Records:
     def tensors(self, device: str = "cpu") -> tuple["Tensor", "Tensor"]:
         """Features as float32 (bytes in [0, 1], whole numbers as tokens), and labels.
 
+        Class numbers are (n,); the values of a regression (n, 1), as a model answers them.
+
         >>> pixels = Records(features=np.full((1, 2), 255, np.uint8), labels=np.array([3]))
         >>> pixels.tensors()
         (tensor([[1., 1.]]), tensor([3]))
         """
         import torch
 
-        features = torch.as_tensor(self.features, device=device)
+        # Always a copy: what is done to a tensor is not done to the records.
+        kind = self.features.dtype.kind
+        exact = np.uint8 if self.features.dtype == np.uint8 else np.int64
+        features = torch.tensor(self.features.astype(np.float32 if kind == "f" else exact))
+        features = features.to(device)
         if features.dtype == torch.uint8:
             features = features.float().div_(255)
-        elif features.is_floating_point():
-            features = features.float()
-        labels = torch.as_tensor(self.labels, device=device)
-        return features, labels.float() if labels.is_floating_point() else labels.long()
+        labels = torch.tensor(self.labels, device=device)
+        return features, labels.float()[:, None] if labels.is_floating_point() else labels.long()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,6 +144,36 @@ class Dataset:
                 )
         if not len(self.train):
             raise InputError(f"{self.name}: has no training records, must have at least one")
+        self._check_clients()
+        self._check_units()
+
+    def _check_clients(self) -> None:
+        if len(set(self.clients)) != len(self.clients):
+            raise InputError(f"{self.name}: two clients have one name, must have their own")
+        for records in (self.train, self.test):
+            holders = records.clients
+            if (
+                holders is not None
+                and len(holders)
+                and not (holders.min() >= 0 and holders.max() < len(self.clients))
+            ):
+                raise InputError(
+                    f"{self.name}: records are held by clients {holders.min()} to {holders.max()}, "
+                    f"must be from 0 to {len(self.clients) - 1}, as many as there are names"
+                )
+
+    def _check_units(self) -> None:
+        units, holders = self.train.units, self.train.clients
+        if (units is None) != (self.unit == "record"):
+            raise InputError(
+                f"{self.name}: unit = {self.unit!r}, but its records have "
+                f"{'no' if units is None else 'their'} units; must agree"
+            )
+        if units is None or holders is None:
+            return
+        pairs = np.unique(np.stack([units, holders]), axis=1)
+        if len(pairs[0]) != len(np.unique(units)):
+            raise InputError(f"{self.name}: a {self.unit} is held by two clients, must be by one")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -159,8 +195,12 @@ def require_finite(where: str, features: Array) -> None:
     """
     if features.dtype.kind not in "fiu":
         raise InputError(f"{where}: features are {features.dtype}, must be numbers")
-    if features.dtype.kind == "f" and not np.isfinite(features).all():
-        first, *rest = (int(i) for i in np.argwhere(~np.isfinite(features))[0])
+    if features.dtype.kind != "f":
+        return
+    with np.errstate(over="ignore"):
+        finite = np.isfinite(features.astype(np.float32, copy=False))
+    if not finite.all():
+        first, *rest = (int(i) for i in np.argwhere(~finite)[0])
         value, place = features[(first, *rest)], ", ".join(map(str, rest))
         raise InputError(
             f"{where}: record {first}, feature {place} is {value}, must be a finite number"
@@ -194,12 +234,38 @@ def digests(rows: Array) -> Array:
     >>> digests(np.zeros((3, 5), np.uint8)).dtype
     dtype('V16')
     """
-    rows = np.ascontiguousarray(rows)
-    if rows.dtype.kind == "f":
-        # What two files may disagree about is not which record it is.
-        rows = rows.astype(np.float32) + np.float32(0)
+    rows = np.ascontiguousarray(_canonical(rows))
     made = b"".join(hashlib.blake2b(row, digest_size=16).digest() for row in rows)
     return np.frombuffer(made, dtype="V16")
+
+
+def _canonical(values: Array) -> Array:
+    """The same numbers in one form, whatever type a program keeps them in.
+
+    Pixels are bytes, also where they are kept as wider integers, as floats, or divided by 255.
+    """
+    if values.dtype == np.uint8 or not values.size:
+        return values
+    low, high = values.min(), values.max()
+    if values.dtype.kind in "iu":
+        return values.astype(np.uint8 if low >= 0 and high <= 255 else np.int64)
+    for scale in (1, 255):
+        whole = np.round(values * scale)
+        if low >= 0 and scale * high <= 255.5 and np.abs(values * scale - whole).max() < 1e-3:
+            return whole.astype(np.uint8)
+    # Zero has no sign.
+    return values.astype(np.float32) + np.float32(0)
+
+
+def generator(name: str, seed: int) -> np.random.Generator:
+    """A source of random numbers from a seed, which must be a whole number of at least zero.
+
+    >>> int(generator("seed", 1).integers(10)) == int(generator("seed", 1).integers(10))
+    True
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise InputError(f"{name} = {seed!r}: must be a whole number >= 0")
+    return np.random.default_rng(seed)
 
 
 def stratified(groups: Array, share: float, seed: int) -> Array:
@@ -209,9 +275,11 @@ def stratified(groups: Array, share: float, seed: int) -> Array:
     >>> int(mask[:10].sum()), int(mask[10:].sum())
     (2, 4)
     """
-    random = np.random.default_rng(seed)
+    generator("split", seed)
     mask = np.zeros(len(groups), dtype=bool)
-    for group in np.unique(groups):
+    for number, group in enumerate(np.unique(groups)):
         members = np.flatnonzero(groups == group)
-        mask[random.permutation(members)[: round(share * len(members))]] = True
+        # Each group draws by itself, so that what is in one moves nobody in another.
+        drawn = np.random.default_rng([seed, number]).permutation(members)
+        mask[drawn[: round(share * len(members))]] = True
     return mask

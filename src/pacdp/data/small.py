@@ -7,7 +7,7 @@ for a public set and would not be for a private one.
 import numpy as np
 
 from pacdp.checks import count, positive_number
-from pacdp.data.records import Dataset, Provenance, Records, stratified
+from pacdp.data.records import Dataset, Provenance, Records, digests, generator, stratified
 from pacdp.errors import InputError
 
 TEST_SHARE = 0.2
@@ -49,7 +49,11 @@ def breast_cancer(*, split: int = 0) -> Dataset:
     features = (2 * (bunch.data - low) / (high - low) - 1).astype(np.float32)
     labels = 1 - bunch.target.astype(np.int64)
     return _dataset(
-        *("breast-cancer", Records(features=features, labels=labels), split),
+        *(
+            "breast-cancer",
+            Records(features=features, labels=labels, keys=digests(bunch.data)),
+            split,
+        ),
         ("benign", "malignant"),
         Provenance(
             source="Breast Cancer Wisconsin (Diagnostic), from scikit-learn",
@@ -86,7 +90,7 @@ def synthetic(
             f"records = {size}: must be at least 5 for each of {kinds} classes (at least 2) "
             f"and {holders} clients"
         )
-    random = np.random.default_rng(seed)
+    random = generator("seed", seed)
     centres = random.normal(size=(kinds, dimensions))
     # Two centres drawn so are √(2d) apart on average.
     centres *= distance / np.sqrt(2 * dimensions)

@@ -37,6 +37,12 @@ def build(
         near = difflib.get_close_matches(name, MODELS, n=1)
         meant = f"did you mean {near[0]}? " if near else ""
         raise InputError(f"model = {name!r}: unknown; {meant}There are {', '.join(MODELS)}")
+    if not isinstance(shape, tuple) or isinstance(classes, bool) or not isinstance(classes, int):
+        raise InputError(
+            f"model {name}: shape = {shape!r} must be a tuple and classes = {classes!r} a number"
+        )
+    if classes < 0 or classes == 1:
+        raise InputError(f"model {name}: classes = {classes}: must be 0 (regression) or at least 2")
     make = MODELS[name]
     allowed = [
         p.name for p in inspect.signature(make).parameters.values() if p.kind is p.KEYWORD_ONLY

@@ -8,6 +8,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from pacdp.checks import count
 from pacdp.errors import InputError
 
 Shape = tuple[int, ...]
@@ -27,6 +28,7 @@ def logistic(shape: Shape, outputs: int, *, bias: bool = True) -> nn.Sequential:
 
 def mlp(shape: Shape, outputs: int, *, hidden: int = 16) -> nn.Sequential:
     """One hidden layer: the paper's DNN for Heart Disease."""
+    count("hidden", hidden)
     return nn.Sequential(
         *(nn.Flatten(), nn.Linear(math.prod(shape), hidden)),
         *(nn.ReLU(), nn.Linear(hidden, outputs)),
@@ -70,4 +72,6 @@ def sequence(
     """The sequence model for rows of token numbers below ``vocabulary``."""
     if len(shape) != 1:
         raise InputError(f"model sequence: takes rows of tokens, not records {shape}")
+    for name, value in (("vocabulary", vocabulary), ("width", width), ("hidden", hidden)):
+        count(name, value)
     return Sequence(outputs, vocabulary=vocabulary, width=width, hidden=hidden)

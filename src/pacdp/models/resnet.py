@@ -74,19 +74,19 @@ class ResNet(nn.Module):
 
 def resnet18(shape: tuple[int, ...], outputs: int, *, dropout: float = 0.5) -> ResNet:
     """ResNet-18 with dropout before the head, as the paper has it on CIFAR-10."""
-    return _resnet((2, 2, 2, 2), shape, outputs, dropout)
+    return _resnet("resnet18", (2, 2, 2, 2), shape, outputs, dropout)
 
 
 def resnet34(shape: tuple[int, ...], outputs: int, *, dropout: float = 0.0) -> ResNet:
     """ResNet-34, as the paper has it on CIFAR-100."""
-    return _resnet((3, 4, 6, 3), shape, outputs, dropout)
+    return _resnet("resnet34", (3, 4, 6, 3), shape, outputs, dropout)
 
 
 def _resnet(
-    blocks: tuple[int, ...], shape: tuple[int, ...], outputs: int, dropout: float
+    name: str, blocks: tuple[int, ...], shape: tuple[int, ...], outputs: int, dropout: float
 ) -> ResNet:
     if len(shape) != 3:
-        raise InputError(f"model resnet: takes images, not records {shape}")
+        raise InputError(f"model {name}: takes images, not records {shape}")
     if not 0 <= dropout < 1:
         raise InputError(f"dropout = {dropout:g}: must be a number in [0, 1)")
     return ResNet(blocks, channels=shape[0], outputs=outputs, dropout=dropout)

@@ -7,6 +7,7 @@ was certified.
 
 from pacdp.privacy.accountants import ACCOUNTANTS
 from pacdp.privacy.accounting import Calibration, account, calibrate, calibrate_sampling_rate
+from pacdp.privacy.book import Book, MemoryBook
 from pacdp.privacy.filter import Filter
 from pacdp.privacy.gaussian import delta_for, epsilon_for, mu_for
 from pacdp.privacy.guarantee import DEFAULT_DELTA, Adjacency, Guarantee, Scope
@@ -17,11 +18,13 @@ __all__ = [
     "ACCOUNTANTS",
     "DEFAULT_DELTA",
     "Adjacency",
+    "Book",
     "Calibration",
     "Entry",
     "Filter",
     "Guarantee",
     "Ledger",
+    "MemoryBook",
     "Release",
     "Scope",
     "account",

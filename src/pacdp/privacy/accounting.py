@@ -91,7 +91,7 @@ class Calibration:
         """Noise over clipping bound, σ/C: z under zero-out, 2z under replace-one."""
         return self.z * self.adjacency.sensitivity
 
-    def release(self, client: int | tuple[()] = ()) -> Release:
+    def release(self, client: int | tuple[()] = (), *, unit: str = "record") -> Release:
         """All the releases of one client, at its noise.
 
         >>> plan = calibrate(epsilon=[0.1, 0.5], releases=13)
@@ -107,6 +107,7 @@ class Calibration:
             adjacency=self.adjacency,
             count=own("releases"),
             sampling_rate=own("sampling_rate"),
+            unit=unit,
         )
 
 

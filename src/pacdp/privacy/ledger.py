@@ -161,6 +161,19 @@ class Ledger:
             [("freeze", _marks(run, label) | plan.to_dict())],
         )[0]
 
+    def released(self, run: str) -> int:
+        """How many releases the run has made so far.
+
+        >>> import tempfile
+        >>> from pacdp.privacy import Adjacency, Guarantee, Ledger, Release
+        >>> path = Path(tempfile.mkdtemp()) / "a.ledger"
+        >>> budget = Guarantee(epsilon=0.5, adjacency=Adjacency.ZERO_OUT)
+        >>> Ledger.create(path, client="a", budget=budget).released("first")
+        0
+        """
+        made = [entry for entry in self.entries if entry.kind == "release"]
+        return sum(entry.release.count for entry in made if entry.content.get("run") == run)
+
     def set_budget(self, epsilon: float, *, reason: str = "") -> Entry:
         """Change ε, to no less than what is charged already. δ and adjacency stay for life.
 

@@ -18,11 +18,12 @@ class Release:
     """Values that left the client with Gaussian noise: a bounded query of its records.
 
     A release is counted once for each time that one record can influence it. A client that makes
-    E passes over its records per participation, in whatever fixed batches, makes E of them.
+    E passes over its records per participation, in whatever fixed batches, makes E of them. Where
+    several records are one ``unit``, each batch must hold whole units, and so must a sample.
 
     ``noise_multiplier`` is σ/C, noise over clipping bound, whatever the adjacency; ``sensitivity``
     is S/C, how far one record can move the query under ``adjacency``; ``z`` = σ/S is what the
-    accounting needs. ``sampling_rate`` is the probability q with which each record was drawn by
+    accounting needs. ``sampling_rate`` is the probability q with which each unit was drawn by
     Poisson sampling, unseen by the server; 1 means that every record took part.
 
     >>> Release.clipped_sum(noise_multiplier=10, count=13, adjacency=Adjacency.REPLACE_ONE).z

@@ -1,0 +1,57 @@
+"""One interface for whoever spends: the durable ledger of a federation, or a book in memory.
+
+A simulation makes thousands of releases that never leave the machine. It keeps its books in memory,
+by the same arithmetic and with the same refusals.
+"""
+
+from collections import Counter
+from typing import Protocol
+
+from pacdp.privacy.filter import Filter
+from pacdp.privacy.guarantee import Guarantee
+from pacdp.privacy.releases import Release
+
+
+class Book(Protocol):
+    """What a client's training needs of its ledger."""
+
+    @property
+    def filter(self) -> Filter:
+        """The budget and what is spent of it."""
+
+    def reserve(self, *releases: Release, run: str, label: str = "") -> object:
+        """Debit releases, all or none, before they leave; over the budget they are refused."""
+
+    def freeze(self, plan: Release, *, run: str, label: str = "") -> object:
+        """Charge a Poisson-sampled plan as a whole, before anything is released."""
+
+    def released(self, run: str) -> int:
+        """How many releases the run has made so far."""
+
+
+class MemoryBook:
+    """A ledger that lasts as long as the process: for simulations.
+
+    >>> from pacdp.privacy import Adjacency, calibrate
+    >>> book = MemoryBook(Guarantee(epsilon=0.5, adjacency=Adjacency.ZERO_OUT))
+    >>> book.reserve(calibrate(epsilon=0.5, releases=13).release(), run="first")
+    >>> book.released("first"), str(book.filter.realised)
+    (13, 'ε = 0.5 at δ = 1e-05, zero-out (exact)')
+    """
+
+    def __init__(self, budget: Guarantee) -> None:
+        self.filter = Filter(budget)
+        self._runs: Counter[str] = Counter()
+
+    def reserve(self, *releases: Release, run: str, label: str = "") -> None:
+        """Debit releases, all or none; over the budget they are refused."""
+        self.filter = self.filter.spend(*releases)
+        self._runs[run] += sum(release.count for release in releases)
+
+    def freeze(self, plan: Release, *, run: str, label: str = "") -> None:
+        """Charge a Poisson-sampled plan as a whole, before anything is released."""
+        self.filter = self.filter.freeze(plan)
+
+    def released(self, run: str) -> int:
+        """How many releases the run has made so far."""
+        return self._runs[run]
