@@ -8,6 +8,14 @@ import typer
 from pacdp import __version__
 from pacdp.cli import data, ledger
 from pacdp.cli.demo import demo_command
+from pacdp.cli.experiment import (
+    compare_command,
+    evaluate_command,
+    init_command,
+    plan_command,
+    predict_command,
+    run_command,
+)
 from pacdp.cli.privacy import account_command, calibrate_command
 from pacdp.errors import PacdpError
 
@@ -15,6 +23,12 @@ app = typer.Typer(no_args_is_help=True, add_completion=False)
 app.command("account")(account_command)
 app.command("calibrate")(calibrate_command)
 app.command("demo")(demo_command)
+app.command("init")(init_command)
+app.command("plan")(plan_command)
+app.command("run")(run_command)
+app.command("compare")(compare_command)
+app.command("evaluate")(evaluate_command)
+app.command("predict")(predict_command)
 app.add_typer(data.app, name="data")
 app.add_typer(ledger.app, name="ledger")
 

@@ -51,6 +51,19 @@ class Partition:
         """How many records each client holds."""
         return np.array([len(index) for index in self.indices])
 
+    @property
+    def named_sizes(self) -> dict[str, int]:
+        """How many records each client holds, by its name."""
+        return dict(zip(self.clients, self.sizes.tolist(), strict=True))
+
+    def named_units(self, dataset: Dataset) -> dict[str, int]:
+        """How many units each client holds, by its name."""
+        counts = [
+            len(records) if records.units is None else len(np.unique(records.units))
+            for records in self.of(dataset)
+        ]
+        return dict(zip(self.clients, counts, strict=True))
+
     def of(self, dataset: Dataset) -> list[Records]:
         """Each client's own records."""
         if self.digest != _digest(dataset.train):

@@ -1,0 +1,471 @@
+"""``pacdp plan``, ``run``, ``compare``, ``evaluate``, ``predict`` and ``init``."""
+
+import csv
+import json
+import statistics
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from pacdp.checks import count
+from pacdp.cli import options
+from pacdp.cli.output import print_json, print_rows
+from pacdp.errors import InputError
+
+if TYPE_CHECKING:
+    from pacdp.experiments import Experiment, Prepared
+    from pacdp.methods import Method
+
+Name = Annotated[
+    str, typer.Argument(metavar="EXPERIMENT", help="A shipped experiment, or a TOML file.")
+]
+Profile = Annotated[
+    str | None, typer.Option(metavar="smoke|desk|full", help="One of the experiment's sizes.")
+]
+Seed = Annotated[int, typer.Option(help="Of weights, noise, sampling and who holds which budget.")]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, as training.rounds=5."),
+]
+MethodName = Annotated[
+    str | None,
+    typer.Option("--method", metavar="NAME", help="Another method, as fixed:clipping_bound=5."),
+]
+Device = Annotated[str, typer.Option(help="Where tensors live: cpu, cuda, mps.")]
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")]
+DataPath = Annotated[
+    str, typer.Option("--data", metavar="DATA", help="A data set's name, or one's own folder.")
+]
+
+
+def plan_command(
+    name: Name,
+    method: MethodName = None,
+    profile: Profile = None,
+    seed: Seed = 0,
+    changes: Changes = None,
+    out: Annotated[Path | None, typer.Option(help="Also write the plan as JSON.")] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Show what a training will do, release and cost. Nothing is trained."""
+    from pacdp.experiments import read_experiment
+    from pacdp.experiments.cost import cost
+    from pacdp.experiments.prepare import plan_for, read_data
+
+    experiment = read_experiment(name, profile=profile, changes=changes or [])
+    chosen = _method(experiment, method)
+    dataset, split = read_data(experiment, seed=_seed(seed))
+    made = plan_for(experiment, chosen, dataset, split, seed=seed)
+    price = cost(made)
+    if out is not None:
+        made.save(out)
+    if as_json:
+        print_json({"plan": made.model_dump(mode="json"), "cost": vars(price)})
+        return
+    training = made.training
+    work = (
+        f"{training.local_epochs} passes in batches of {training.batch}"
+        if training.local_epochs
+        else f"{training.local_steps} steps of batch {training.batch}"
+    )
+    print_rows(
+        {
+            "experiment": f"{experiment.name}: {experiment.description}",
+            "method": f"{made.method} {_settings(made.settings)}".strip(),
+            "model": f"{made.model.name}, {price.parameters:,} parameters",
+            "rounds": f"{made.rounds}, {made.per_round} of {len(made.clients)} clients each "
+            f"({training.sampling})",
+            "a participation": f"{work}; {training.optimiser.name}, lr {training.optimiser.lr:g}",
+            "server": f"{made.server.optimiser}, weights by {made.server.weights}",
+            "bytes a round": f"{price.bytes_per_round:,} up and down",
+            "local steps": f"{price.steps:,}, about {_duration(price.seconds)} on one core",
+        }
+    )
+    table = Table(
+        title=_terms(made.privacy, made.unit),
+        caption="K: releases per record; SNR: the largest signal of a release over its noise",
+    )
+    table.add_column("client", no_wrap=True)
+    for heading in (
+        *("records", "ε", "planned", "K", "σ/C"),
+        *("C first", "C last", "SNR"),
+    ):
+        table.add_column(heading, justify="right")
+    shown = range(len(made.clients)) if len(made.clients) <= 20 else [*range(10), -1]
+    for number in shown:
+        if number < 0:
+            table.add_row(f"... {len(made.clients) - 10} more")
+            continue
+        task, planned = made.clients[number], made.planned(number)
+        first, last = (
+            _number(chosen.bound(task.epsilon, round=t, rounds=made.rounds))
+            if chosen.private
+            else "-"
+            for t in (0, made.rounds - 1)
+        )
+        table.add_row(
+            task.name,
+            str(task.records),
+            _number(task.budget),
+            _number(None if planned is None else planned.epsilon),
+            str(task.releases) if planned else "-",
+            _number(task.noise_multiplier),
+            *(first, last),
+            _number(price.signal_to_noise[number]),
+        )
+    Console().print(table)
+
+
+def run_command(
+    name: Name,
+    method: MethodName = None,
+    profile: Profile = None,
+    seed: Seed = 0,
+    changes: Changes = None,
+    out: Annotated[Path | None, typer.Option(help="A new folder for the run's files.")] = None,
+    tensorboard: Annotated[
+        Path | None, typer.Option(help="Also write TensorBoard events into this folder.")
+    ] = None,
+    device: Device = "cpu",
+    as_json: options.Json = False,
+) -> None:
+    """Train, and say what came of it: accuracy, and each client's certified ε."""
+    from pacdp.experiments import RunFolder, prepare, read_experiment
+    from pacdp.experiments.execute import execute, summary
+
+    experiment = read_experiment(name, profile=profile, changes=changes or [])
+    chosen = _method(experiment, method)
+    write_events = _events(tensorboard)
+    prepared = prepare(experiment, method=chosen, seed=_seed(seed), device=_device(device))
+    folder = None if out is None else RunFolder(out, prepared)
+    with _rounds(f"{experiment.name}, {chosen.name}", prepared.plan.rounds) as advance:
+
+        def observe(row: dict[str, Any]) -> None:
+            advance(row)
+            write_events(row)
+            if folder is not None:
+                folder.row(row)
+
+        result = execute(prepared, observe=observe, device=device)
+    found = summary(prepared, result, profile=profile)
+    if folder is not None:
+        folder.finish(result, found)
+    if as_json:
+        print_json(found)
+        return
+    _print_result(prepared, found)
+    if out is not None:
+        typer.echo(f"run folder: {out}")
+
+
+def compare_command(
+    name: Name,
+    methods: Annotated[
+        str, typer.Option(help="Names with commas, as pac-dp,fixed:clipping_bound=5,fedavg.")
+    ] = "pac-dp,fixed,dp-fedavg,fedavg",
+    seeds: Annotated[int, typer.Option(help="How many seeds, from 0.")] = 3,
+    profile: Profile = None,
+    changes: Changes = None,
+    as_json: options.Json = False,
+) -> None:
+    """Compare methods under the same budgets: one table, mean ± standard deviation over seeds."""
+    from pacdp.experiments import prepare, read_experiment
+    from pacdp.experiments.execute import Spread, compare, epsilons
+
+    number = int(count("seeds", seeds))
+    experiment = read_experiment(name, profile=profile, changes=changes or [])
+    names = [part.strip() for part in methods.split(",") if part.strip()]
+    if not names or len(set(names)) != len(names):
+        raise InputError(f"--methods {methods!r}: must be different names with commas between")
+    made = {method: _method(experiment, method) for method in names}
+
+    def prepared(method: str, seed: int) -> "Prepared":
+        return prepare(experiment, method=made[method], seed=seed)
+
+    with _bar("comparing", len(names) * number) as (bar, task):
+
+        def observe(method: str, seed: int) -> None:
+            bar.update(task, description=f"{method}, seed {seed}")
+            bar.advance(task)
+
+        found = compare(prepared, names, range(number), observe=observe)
+    if as_json:
+        print_json({"experiment": experiment.name, "seeds": number, "methods": found})
+        return
+    first = found[names[0]][0]
+    metric = "accuracy" if first["accuracy"] is not None else "loss"
+    table = Table(
+        title=f"{experiment.name}, {number} seeds; "
+        f"{_terms(experiment.privacy, first['clients'][0]['unit'])}",
+        caption=None if first["chance"] is None else f"chance: {first['chance']:.1%}",
+    )
+    table.add_column("method", no_wrap=True)
+    for heading in (metric, "budget ε", "certified ε", "refused"):
+        table.add_column(heading, justify="right")
+    for method, runs in found.items():
+        spread = Spread.of([run["metrics"][metric] for run in runs])
+        shown = (
+            f"{100 * spread.mean:.1f} ± {100 * spread.deviation:.1f} %"
+            if metric == "accuracy"
+            else f"{spread.mean:.4g} ± {spread.deviation:.2g}"
+        )
+        table.add_row(
+            *(method, shown),
+            _range(epsilons(runs, "epsilon_budget")),
+            _range(epsilons(runs, "epsilon_realised")),
+            str(sum(client["refused"] for run in runs for client in run["clients"])),
+        )
+    Console().print(table)
+
+
+def evaluate_command(
+    run: RunPath, data: DataPath, device: Device = "cpu", as_json: options.Json = False
+) -> None:
+    """Measure a trained model on records: the test records of a set, or all of one's own folder."""
+    import numpy as np
+
+    from pacdp.experiments import Run
+    from pacdp.federation.metrics import chance, full, predict
+
+    loaded = Run.load(run)
+    inputs, labels = _inputs(loaded.plan, data, _device(device))
+    classes = loaded.plan.classes
+    predicted = predict(loaded.model().to(device), inputs, classes=classes)
+    found: dict[str, Any] = full(predicted, np.asarray(labels), classes=classes)
+    found["chance"] = chance(np.asarray(labels), classes=classes)
+    if as_json:
+        print_json({"run": str(run), "data": data, "records": len(labels), **found})
+        return
+    rows = {"records": str(len(labels))}
+    print_rows(rows | {key: f"{value:.4g}" for key, value in found.items() if value is not None})
+
+
+def predict_command(
+    run: RunPath,
+    data: DataPath,
+    out: Annotated[Path, typer.Option(help="A CSV file for the predictions.")],
+    device: Device = "cpu",
+) -> None:
+    """Write a trained model's answers to records: class and probabilities, or the value."""
+    from pacdp.experiments import Run
+    from pacdp.federation.metrics import predict
+
+    loaded = Run.load(run)
+    if not out.parent.is_dir():
+        raise InputError(f"{out}: its folder does not exist")
+    classes = loaded.plan.classes
+    inputs, _ = _inputs(loaded.plan, data, _device(device))
+    predicted = predict(loaded.model().to(device), inputs, classes=classes)
+    with out.open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        names = [f"probability_{number}" for number in range(classes)]
+        writer.writerow(["record", "class", *names] if classes else ["record", "value"])
+        for number, row in enumerate(predicted):
+            answer = [int(row.argmax()), *(f"{p:.6g}" for p in row)] if classes else [f"{row:.6g}"]
+            writer.writerow([number, *answer])
+    typer.echo(f"{len(predicted)} predictions: {out}")
+
+
+def init_command(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="The new experiment.")] = Path(
+        "experiment.toml"
+    ),
+    data: Annotated[str, typer.Option(help="A data set's name, or one's own folder.")] = "heart",
+) -> None:
+    """Write a commented experiment, and a JSON Schema for editors beside it."""
+    from pacdp.experiments.template import SCHEMA, schema, template
+
+    beside = path.with_name(SCHEMA)
+    for made in (path, beside):
+        if made.exists():
+            raise InputError(f"{made}: exists already, and is not touched")
+    text = template(path.stem, data)
+    path.write_text(text)
+    beside.write_text(json.dumps(schema(), indent=2, ensure_ascii=False) + "\n")
+    typer.echo(f"{path}: try it with: pacdp plan {path}")
+
+
+def _method(experiment: "Experiment", text: str | None) -> "Method":
+    """A method by ``NAME`` or ``NAME:key=value:key=value``."""
+    if text is None:
+        return experiment.made_method()
+    name, *parts = text.split(":")
+    return experiment.made_method(name, options.assignments("--method", parts))
+
+
+def _seed(seed: int) -> int:
+    if seed < 0:
+        raise InputError(f"--seed {seed}: must be a whole number >= 0")
+    return seed
+
+
+def _device(name: str) -> str:
+    import torch
+
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"--device {name}: {str(error).splitlines()[0]}") from None
+    return name
+
+
+def _inputs(plan: Any, data: str, device: str) -> tuple[Any, Any]:
+    """Records to look at: a set's test records, or every record of one's own folder."""
+    import numpy as np
+
+    from pacdp.data import CATALOGUE, load
+
+    known = data in CATALOGUE
+    dataset = load(data) if known else load(data, classes=plan.classes)
+    if dataset.shape != plan.shape:
+        raise InputError(
+            f"--data {data}: has records {dataset.shape}, the model takes {plan.shape}"
+        )
+    parts = [dataset.test] if known else [dataset.train, dataset.test]
+    labels = np.concatenate([part.labels for part in parts])
+    if plan.classes and labels.max() >= plan.classes:
+        raise InputError(
+            f"--data {data}: has the label {labels.max()}, the model knows {plan.classes} classes"
+        )
+    import torch
+
+    return torch.cat([part.tensors(device)[0] for part in parts]), labels
+
+
+def _events(folder: Path | None) -> Callable[[dict[str, Any]], None]:
+    """Writes rounds as TensorBoard events, if a folder was named."""
+    if folder is None:
+        return lambda row: None
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise InputError(
+            "--tensorboard: needs the package tensorboard: pip install 'pacdp[tensorboard]'"
+        ) from None
+    writer = SummaryWriter(str(folder))  # type: ignore[no-untyped-call]
+
+    def write(row: dict[str, Any]) -> None:
+        for name, value in row.items():
+            if isinstance(value, int | float) and name != "round":
+                writer.add_scalar(name, value, row["round"])
+        writer.flush()
+
+    return write
+
+
+@contextmanager
+def _bar(description: str, total: int) -> Iterator[tuple[Progress, Any]]:
+    """A progress bar for a person who waits; quiet in a file or a pipe."""
+    console = Console(stderr=True)
+    columns = (
+        *(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()),
+        *(TextColumn("{task.fields[note]}"), TimeRemainingColumn()),
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        yield bar, bar.add_task(description, total=total, note="")
+
+
+@contextmanager
+def _rounds(description: str, rounds: int) -> Iterator[Callable[[dict[str, Any]], None]]:
+    with _bar(description, rounds) as (bar, task):
+
+        def advance(row: dict[str, Any]) -> None:
+            parts = [f"{row['round'] / max(row['seconds'], 1e-9):.1f} rounds/s"]
+            parts += [f"{name} {row[name]:.3f}" for name in ("loss", "accuracy") if name in row]
+            if row["epsilon_spent"] is not None:
+                parts.append(f"ε ≤ {row['epsilon_spent']:.3g}")
+            bar.update(task, note=", ".join(parts))
+            bar.advance(task)
+
+        yield advance
+
+
+def _print_result(prepared: "Prepared", found: dict[str, Any]) -> None:
+    rows = {"method": f"{found['method']} {_settings(prepared.plan.settings)}".strip()}
+    if found["before_private_data"] is not None:
+        rows["before"] = f"{found['before_private_data']['accuracy']:.1%} before any private data"
+    if found["accuracy"] is not None:
+        rows["accuracy"] = f"{found['accuracy']:.1%} (chance {found['chance']:.1%})"
+    rows |= {
+        name.replace("_", " "): f"{value:.4g}"
+        for name, value in found["metrics"].items()
+        if name != "accuracy"
+    }
+    planned = [c["epsilon_planned"] for c in found["clients"] if c["epsilon_planned"] is not None]
+    realised = [
+        c["epsilon_realised"] for c in found["clients"] if c["epsilon_realised"] is not None
+    ]
+    if planned:
+        rows["ε planned"] = _range(planned)
+        rows["ε realised"] = _range(realised)
+    rows["rounds"] = f"{found['rounds']} in {_duration(found['seconds'])}"
+    print_rows(rows)
+    if len(found["clients"]) > 20:
+        return
+    table = Table(title=_terms(prepared.plan.privacy, prepared.plan.unit))
+    table.add_column("client", no_wrap=True)
+    for heading in ("records", "budget", "certified", "K", "σ/C", "refused", "accuracy"):
+        table.add_column(heading, justify="right")
+    for client in found["clients"]:
+        accuracy = client["accuracy"]
+        table.add_row(
+            *(client["id"], str(client["records"]), _number(client["epsilon_budget"])),
+            "-" if client["epsilon_realised"] is None else f"{client['epsilon_realised']:.6g}",
+            str(client["releases"]),
+            *(_number(client["noise_multiplier"]), str(client["refused"])),
+            "-" if accuracy is None else f"{accuracy:.1%}",
+        )
+    Console().print(table)
+
+
+def _terms(privacy: Any, unit: str) -> str:
+    """What every ε of a table stands for."""
+    of = "" if unit == "record" else f" of a {unit}"
+    scope = "" if privacy.scope == "total" else ", budget per release"
+    return f"ε at δ = {privacy.delta:g}, {privacy.adjacency}{of}{scope}"
+
+
+def _range(values: list[float]) -> str:
+    """min / median / max, or one number where they agree."""
+    if not values:
+        return "-"
+    low, middle, high = min(values), statistics.median(values), max(values)
+    return f"{low:.4g}" if high - low < 1e-6 * high else f"{low:.4g} / {middle:.4g} / {high:.4g}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
+
+
+def _settings(settings: dict[str, Any]) -> str:
+    """The settings of a method in a few words."""
+    parts = []
+    for name, value in settings.items():
+        if name == "curve":
+            shown = ", ".join(f"{number:g}" for number in value["coefficients"])
+            parts.append(f"F {value['family']} [{shown}]")
+        elif name == "schedule":
+            parts.append(
+                "λ(t) = 1" if value["kind"] == "none" else f"λ(t) down to {value['least']:g}"
+            )
+        else:
+            parts.append(f"{name} = {value}")
+    return f"({'; '.join(parts)})" if parts else ""
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.2g} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,5 @@
+"""The curve F from budgets to clipping bounds."""
+
+from pacdp.curve.curve import Curve
+
+__all__ = ["Curve"]

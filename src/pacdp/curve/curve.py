@@ -1,0 +1,112 @@
+"""F(ε): which clipping bound a budget asks for. Public, and fixed before any record is read.
+
+A curve must be positive and finite wherever it is asked. The paper's own quadratic for MNIST falls
+after ε = 1.09 and is negative above 2.30, so a curve names the domain it was made for, is checked
+on all of it, and answers outside as at the nearest end.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+from scipy.interpolate import PchipInterpolator
+
+from pacdp.checks import positive_number
+from pacdp.errors import DataError
+from pacdp.settings import Settings
+
+# Points of the domain, evenly spaced in ln ε, at which a curve is checked.
+CHECKED = 1000
+
+
+class Curve(Settings):
+    """A family and its coefficients, on a domain of budgets.
+
+    - ``quadratic`` [α, β, γ]: αε² + βε + γ, the paper's
+    - ``power`` [a, b]: a·ε^b
+    - ``piecewise`` [ε₁, C₁, ε₂, C₂, ...]: shape-preserving through these knots
+
+    >>> curve = Curve(family="power", coefficients=(0.5, 0.25), domain=(0.01, 10.0))
+    >>> curve(1.0), curve(100.0) == curve(10.0)
+    (0.5, True)
+    """
+
+    family: Literal["quadratic", "power", "piecewise"]
+    coefficients: tuple[float, ...]
+    domain: tuple[float, float] = (0.01, 10.0)
+    evidence: dict[str, Any] = Field(default_factory=dict)
+    """What the curve was made from."""
+
+    @model_validator(mode="after")
+    def _checked(self) -> Self:
+        low, high = self.domain
+        if not 0 < low < high < math.inf:
+            raise ValueError(f"domain {self.domain}: must be 0 < low < high")
+        wanted = {"quadratic": 3, "power": 2}.get(self.family)
+        given = len(self.coefficients)
+        if wanted is not None and given != wanted:
+            raise ValueError(f"{self.family}: has {given} coefficients, must have {wanted}")
+        if self.family == "piecewise":
+            knots = self.coefficients[::2]
+            if given < 4 or given % 2 or any(a >= b for a, b in pairwise(knots)):
+                raise ValueError("piecewise: must be pairs of budget and bound, budgets rising")
+        function = self._function()
+        for step in range(CHECKED + 1):
+            epsilon = low * (high / low) ** (step / CHECKED)
+            if not 0 < function(epsilon) < math.inf:
+                raise ValueError(
+                    f"{self.family} {list(self.coefficients)}: is {function(epsilon):.4g} at "
+                    f"ε = {epsilon:.4g}, must be positive and finite on {list(self.domain)}"
+                )
+        return self
+
+    def __call__(self, epsilon: float) -> float:
+        """C* for this budget; outside the domain, that of its nearest end."""
+        low, high = self.domain
+        return self._function()(min(max(positive_number("epsilon", epsilon), low), high))
+
+    def _function(self) -> Callable[[float], float]:
+        values = self.coefficients
+        if self.family == "quadratic":
+            a, b, c = values
+            return lambda epsilon: a * epsilon**2 + b * epsilon + c
+        if self.family == "power":
+            scale, exponent = values
+            return lambda epsilon: scale * epsilon**exponent
+        knots, bounds = [math.log(e) for e in values[::2]], values[1::2]
+        through = PchipInterpolator(knots, bounds, extrapolate=False)
+        return lambda epsilon: float(through(min(max(math.log(epsilon), knots[0]), knots[-1])))
+
+    def save(self, path: Path) -> None:
+        """Write it as JSON with a checksum over its content."""
+        content = self.model_dump(mode="json")
+        path.write_text(json.dumps({**content, "sha256": _sum(content)}, indent=2) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> "Curve":
+        """Read what :meth:`save` wrote; a changed file is refused.
+
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "curve.json"
+        >>> Curve(family="power", coefficients=(0.5, 0.25)).save(path)
+        >>> Curve.load(path).family
+        'power'
+        """
+        try:
+            content = json.loads(path.read_text())
+            noted = content.pop("sha256")
+            curve = cls.model_validate(content)
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            raise DataError(f"{path}: is no curve ({error})") from error
+        if noted != _sum(curve.model_dump(mode="json")):
+            raise DataError(f"{path}: is damaged, its checksum does not fit its content")
+        return curve
+
+
+def _sum(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,80 @@
+"""What a plan costs, before anything is trained."""
+
+import math
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from pacdp.federation import Plan, Workbench
+from pacdp.models import parameter_count
+
+BYTES_PER_NUMBER = 4
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Numbers that a plan implies."""
+
+    parameters: int
+    bytes_per_round: int
+    """Up and down: twice the clients of a round times the parameters."""
+    steps: int
+    """Local steps of all clients over the whole training."""
+    seconds: float
+    """An estimate: a step on random numbers, times the steps."""
+    signal_to_noise: list[float | None]
+    """For each client: the largest signal of a release over the norm of its noise."""
+
+
+def cost(plan: Plan) -> Cost:
+    """What the plan costs. A single step is timed, on random numbers.
+
+    The signal of a release is at most C, when all gradients point one way; the noise has the norm
+    σ·√d over the divisor. So the best case is divisor / (σ/C·√d).
+
+    >>> from pacdp.federation import Training, make_plan
+    >>> from pacdp.methods import method
+    >>> plan = make_plan(
+    ...     sizes={"a": 100}, shape=(13,), classes=2, method=method("fixed"),
+    ...     training=Training(rounds=5, local_steps=2),
+    ... )
+    >>> cost(plan).steps, cost(plan).bytes_per_round
+    (10, 224)
+    """
+    bench = Workbench(plan)
+    size = parameter_count(bench.model)
+    asked = [task.steps * plan.rounds * plan.per_round / len(plan.clients) for task in plan.clients]
+    steps = round(sum(asked))
+    return Cost(
+        parameters=size,
+        bytes_per_round=2 * plan.per_round * size * BYTES_PER_NUMBER,
+        steps=steps,
+        seconds=steps * _step_seconds(bench),
+        signal_to_noise=[
+            None
+            if task.noise_multiplier is None
+            else task.divisor / (task.noise_multiplier * math.sqrt(size))
+            for task in plan.clients
+        ],
+    )
+
+
+def _step_seconds(bench: Workbench) -> float:
+    """One clipped step of a middling client, on random numbers."""
+    plan = bench.plan
+    records = round(float(np.median([task.records / task.batches for task in plan.clients])))
+    tokens = plan.model.name == "sequence"
+    shape = (max(records, 1), *plan.shape)
+    inputs = torch.zeros(shape, dtype=torch.long) if tokens else torch.zeros(shape)
+    targets = (
+        torch.zeros(len(inputs), dtype=torch.long) if plan.classes else torch.zeros(len(inputs), 1)
+    )
+    units = None if plan.unit == "record" else torch.arange(len(inputs))
+    seconds = []
+    for _ in range(3):
+        started = time.perf_counter()
+        bench.gradient(inputs, targets, clipping_bound=1.0, units=units)
+        seconds.append(time.perf_counter() - started)
+    return min(seconds)

@@ -1,0 +1,100 @@
+"""Running an experiment, and comparing methods over seeds."""
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pacdp.experiments.prepare import Prepared
+from pacdp.federation import Result, simulate
+from pacdp.federation.metrics import by_level
+from pacdp.federation.simulation import Observer
+from pacdp.privacy import Book
+
+
+def execute(
+    prepared: Prepared,
+    *,
+    observe: Observer | None = None,
+    books: Sequence[Book | None] | None = None,
+    device: str = "cpu",
+) -> Result:
+    """Run what was prepared."""
+    return simulate(
+        prepared.plan,
+        prepared.dataset,
+        prepared.partition,
+        initial=prepared.initial,
+        books=books,
+        failure_rate=prepared.experiment.failure_rate,
+        evaluate_every=prepared.experiment.evaluate_every,
+        observe=observe,
+        device=device,
+    )
+
+
+def summary(prepared: Prepared, result: Result, *, profile: str | None) -> dict[str, Any]:
+    """One object that says what came of a run. What does not exist is null, never infinite."""
+    plan = result.plan
+    clients = result.clients()
+    return {
+        "experiment": prepared.experiment.name,
+        "method": plan.method,
+        "seed": plan.seed,
+        "profile": profile,
+        "accuracy": result.metrics.get("accuracy"),
+        "metrics": dict(result.metrics),
+        "before_private_data": prepared.before,
+        "chance": result.chance,
+        "rounds": plan.rounds,
+        "seconds": result.seconds,
+        "accuracy_by_budget": {
+            f"{budget:g}": accuracy
+            for budget, accuracy in by_level(
+                result.accuracies, [client["epsilon_budget"] for client in clients]
+            ).items()
+        },
+        "clients": clients,
+    }
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A number over seeds."""
+
+    mean: float
+    deviation: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread":
+        """Mean and standard deviation (of the sample; 0 for one value).
+
+        >>> Spread.of([1.0, 3.0])
+        Spread(mean=2.0, deviation=1.4142135623730951)
+        """
+        spread = statistics.stdev(values) if len(values) > 1 else 0.0
+        return cls(statistics.fmean(values), spread)
+
+
+def compare(
+    make: Callable[[str, int], Prepared],
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    *,
+    observe: Callable[[str, int], None] | None = None,
+) -> dict[str, list[dict[str, Any]]]:
+    """The summaries of each method over the seeds."""
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in methods}
+    for name in methods:
+        for seed in seeds:
+            if observe is not None:
+                observe(name, seed)
+            prepared = make(name, seed)
+            found[name].append(summary(prepared, execute(prepared), profile=None))
+    return found
+
+
+def epsilons(summaries: Sequence[Mapping[str, Any]], name: str) -> list[float]:
+    """All clients' ε of one kind over all runs; empty where there is none."""
+    values = [client[name] for one in summaries for client in one["clients"]]
+    return sorted(value for value in values if value is not None)

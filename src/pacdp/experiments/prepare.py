@@ -1,0 +1,80 @@
+"""From an experiment to what can be run: data, partition, plan and first model."""
+
+from dataclasses import dataclass
+
+from pacdp.data import Dataset, Partition, load, partition, proxy_for, refuse_overlap
+from pacdp.data.partition import RULES
+from pacdp.errors import InputError
+from pacdp.experiments.experiment import Experiment
+from pacdp.federation import Plan, Workbench, make_plan
+from pacdp.federation.hot_start import before_any_private_record, hot_start
+from pacdp.federation.workbench import Tensors
+from pacdp.methods import Method
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Prepared:
+    """All that a run needs."""
+
+    experiment: Experiment
+    dataset: Dataset
+    partition: Partition
+    plan: Plan
+    initial: Tensors
+    before: dict[str, float] | None
+    """How good the first model is, where public data trained it."""
+
+
+def read_data(experiment: Experiment, *, seed: int) -> tuple[Dataset, Partition]:
+    """The data set and its split among clients; the seed draws the split where it is drawn."""
+    settings = experiment.data
+    dataset = load(settings.name, **settings.options)
+    kind = settings.partition or ("natural" if dataset.clients else "iid")
+    unknown = [key for key in settings.settings if key not in RULES.get(kind, ({}, {}))[1]]
+    if unknown:
+        raise InputError(f"data.settings.{unknown[0]}: is no setting of the partition {kind}")
+    split = partition(dataset, kind, clients=settings.clients, seed=seed, **settings.settings)
+    return dataset, split
+
+
+def plan_for(
+    experiment: Experiment, method: Method, dataset: Dataset, split: Partition, *, seed: int
+) -> Plan:
+    """The plan of a method on this data; sizes are all it asks of the clients."""
+    return make_plan(
+        sizes=split.named_sizes,
+        units=None if dataset.unit == "record" else split.named_units(dataset),
+        unit=dataset.unit,
+        shape=dataset.shape,
+        classes=len(dataset.classes),
+        method=method,
+        training=experiment.training,
+        privacy=experiment.privacy,
+        server=experiment.server,
+        model=experiment.model,
+        data=experiment.name,
+        seed=seed,
+    )
+
+
+def prepare(
+    experiment: Experiment, *, method: Method | None = None, seed: int = 0, device: str = "cpu"
+) -> Prepared:
+    """Decide everything before the first round."""
+    dataset, split = read_data(experiment, seed=seed)
+    plan = plan_for(experiment, method or experiment.made_method(), dataset, split, seed=seed)
+    bench = Workbench(plan, device=device)
+    initial, before = bench.state(), None
+    if experiment.hot_start is not None:
+        proxy = proxy_for(experiment.data.name, experiment.hot_start.proxy)
+        refuse_overlap(proxy.data, dataset)
+        initial = hot_start(bench, proxy.data, experiment.hot_start, seed=seed)
+        before = before_any_private_record(bench, initial, dataset)
+    return Prepared(
+        experiment=experiment,
+        dataset=dataset,
+        partition=split,
+        plan=plan,
+        initial=initial,
+        before=before,
+    )

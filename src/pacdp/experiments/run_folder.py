@@ -1,0 +1,104 @@
+"""A run as a folder of plain files, and the way back from it.
+
+====================  ======================================================================
+``plan.json``         everything public, decided before the first round
+``experiment.json``   the settings it came from
+``partition.json``    who held which records
+``metrics.jsonl``     one line for each round, written as it ends
+``result.json``       final metrics, and each client's guarantee
+``model.safetensors`` the final model
+``environment.json``  versions, and when
+====================  ======================================================================
+"""
+
+import json
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from pacdp.errors import DataError, InputError
+from pacdp.experiments.prepare import Prepared
+from pacdp.federation import Plan, Result, Workbench
+from pacdp.federation.workbench import Tensors
+
+PACKAGES = ("pacdp", "torch", "numpy", "scipy", "dp-accounting")
+
+
+class RunFolder:
+    """Writes a run while it goes on."""
+
+    def __init__(self, path: Path, prepared: Prepared) -> None:
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise InputError(f"{path}: exists already, must be a new or empty folder")
+        path.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        prepared.plan.save(path / "plan.json")
+        settings = prepared.experiment.model_dump(mode="json")
+        _write(path / "experiment.json", settings)
+        prepared.partition.save(path / "partition.json")
+        _write(path / "environment.json", environment())
+
+    def row(self, row: Mapping[str, Any]) -> None:
+        """Add a round's line."""
+        with (self.path / "metrics.jsonl").open("a") as out:
+            out.write(json.dumps(row, allow_nan=False) + "\n")
+
+    def finish(self, result: Result, summary: Mapping[str, Any]) -> None:
+        """Write the model, and then the result: where that is, the run is whole."""
+        save_file(result.model, self.path / "model.safetensors")
+        _write(self.path / "result.json", summary)
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A finished run, read back."""
+
+    path: Path
+    plan: Plan
+    result: dict[str, Any]
+    weights: Tensors
+
+    @classmethod
+    def load(cls, path: Path | str) -> "Run":
+        """Read a run folder.
+
+        The model in three lines: ``from pacdp.experiments import Run``,
+        ``run = Run.load("runs/heart")``, ``model = run.model()``.
+        """
+        folder = Path(path)
+        for name in ("plan.json", "result.json", "model.safetensors"):
+            if not (folder / name).is_file():
+                raise DataError(f"{folder}: has no {name}, must be the folder of a finished run")
+        try:
+            result = json.loads((folder / "result.json").read_text())
+            weights = load_file(folder / "model.safetensors")
+        except Exception as error:  # damaged files can fail in any way
+            raise DataError(f"{folder}: is damaged ({error})") from error
+        return cls(folder, Plan.load(folder / "plan.json"), result, weights)
+
+    def model(self) -> nn.Module:
+        """The trained model, ready for use."""
+        bench = Workbench(self.plan)
+        bench.load(self.weights)
+        return bench.model.eval()
+
+
+def environment() -> dict[str, str]:
+    """Versions of what computed, the system, and the time."""
+    return {
+        **{name: version(name) for name in PACKAGES},
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _write(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False) + "\n")

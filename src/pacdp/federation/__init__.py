@@ -1,0 +1,36 @@
+"""Plan, client, server, and the run that brings them together."""
+
+from pacdp.federation.budgets import Levels
+from pacdp.federation.client import Broadcast, Client, Reply
+from pacdp.federation.configuration import (
+    Aggregation,
+    HotStart,
+    Model,
+    Optimiser,
+    Privacy,
+    Training,
+)
+from pacdp.federation.plan import ClientPlan, Plan, make_plan
+from pacdp.federation.server import Server
+from pacdp.federation.simulation import Result, simulate
+from pacdp.federation.workbench import Workbench
+
+__all__ = [
+    "Aggregation",
+    "Broadcast",
+    "Client",
+    "ClientPlan",
+    "HotStart",
+    "Levels",
+    "Model",
+    "Optimiser",
+    "Plan",
+    "Privacy",
+    "Reply",
+    "Result",
+    "Server",
+    "Training",
+    "Workbench",
+    "make_plan",
+    "simulate",
+]

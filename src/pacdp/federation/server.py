@@ -1,0 +1,73 @@
+"""The server: asks, combines what it gets, and never sees more than that.
+
+Everything here is post-processing of noised values, so none of it costs privacy.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from pacdp.errors import InputError
+from pacdp.federation.client import Broadcast, Reply
+from pacdp.federation.plan import Plan
+from pacdp.federation.weights import client_weights
+from pacdp.federation.workbench import Tensors
+
+
+class Server:
+    """The model as it stands, and how it moves."""
+
+    def __init__(self, plan: Plan, initial: Tensors) -> None:
+        self.plan = plan
+        self._model = {name: value.clone() for name, value in initial.items()}
+        values = list(self._model.values())
+        rule = plan.server
+        self._optimiser: torch.optim.Optimizer = (
+            torch.optim.Adam(values, lr=rule.lr)
+            if rule.optimiser == "adam"
+            else torch.optim.SGD(
+                values, lr=rule.lr, momentum=rule.momentum if rule.optimiser == "momentum" else 0
+            )
+        )
+        self._average: Tensors | None = None
+        self._averaged = 0
+
+    def broadcast(self, round: int) -> Broadcast:  # noqa: A002
+        """What is sent to the clients of a round."""
+        return Broadcast(round, {name: value.clone() for name, value in self._model.items()})
+
+    def combine(self, replies: Sequence[Reply]) -> None:
+        """Move the model by the weighted mean of the updates; without replies it stays."""
+        if replies:
+            rounds = {reply.round for reply in replies}
+            if len(rounds) > 1:
+                raise InputError(f"replies: are of rounds {sorted(rounds)}, must be of one")
+            weights = client_weights(
+                self.plan, [reply.client for reply in replies], round=replies[0].round
+            )
+            for name, value in self._model.items():
+                moved = sum(
+                    reply.update[name].to(value) * float(weight)
+                    for reply, weight in zip(replies, weights, strict=True)
+                )
+                assert isinstance(moved, torch.Tensor)
+                value.grad = -moved
+            self._optimiser.step()
+            self._optimiser.zero_grad()
+
+    def finish_round(self, round: int) -> None:  # noqa: A002
+        """Take the model into the average of the last rounds, if the plan wants one."""
+        start = self.plan.rounds - int(self.plan.server.average_last * self.plan.rounds)
+        if round < start or not self.plan.server.average_last:
+            return
+        self._averaged += 1
+        if self._average is None:
+            self._average = {name: value.clone() for name, value in self._model.items()}
+        for name, value in self._average.items():
+            value.lerp_(self._model[name], 1 / self._averaged)
+
+    @property
+    def model(self) -> Tensors:
+        """The model to be used: the average of the last rounds, or the last one."""
+        chosen = self._model if self._average is None else self._average
+        return {name: value.detach().clone() for name, value in chosen.items()}

@@ -1,0 +1,189 @@
+"""Algorithm 1 from beginning to end, in one process.
+
+Clients are those of a real federation; only the noise is seeded and the books are kept in memory.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from pacdp.data import Dataset, Partition
+from pacdp.errors import BudgetExceededError, InputError
+from pacdp.federation import metrics
+from pacdp.federation.client import Client, Reply
+from pacdp.federation.plan import Plan
+from pacdp.federation.server import Server
+from pacdp.federation.workbench import Tensors, Workbench
+from pacdp.privacy import Book, MemoryBook
+
+Row = dict[str, Any]
+# Told each round when it is over.
+Observer = Callable[[Row], None]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Result:
+    """What came of a run."""
+
+    plan: Plan
+    model: Tensors
+    history: Sequence[Row]
+    """One row for each round: what was asked, and how good the model was where it was evaluated."""
+    metrics: Mapping[str, float]
+    """Of the final model, on the test records."""
+    chance: float | None
+    """The accuracy of always saying the most frequent class."""
+    accuracies: Sequence[float | None]
+    """What each client sees of the final model."""
+    books: Sequence[Book | None]
+    seconds: float
+    refused: Counter[int] = field(default_factory=Counter)
+    """How often each client refused because its plan or budget was used up."""
+    failed: Counter[int] = field(default_factory=Counter)
+
+    def clients(self) -> list[Row]:
+        """Each client's guarantee, planned and realised. Without one it is null."""
+        return [self._client(number) for number in range(len(self.plan.clients))]
+
+    def _client(self, number: int) -> Row:
+        plan, task, book = self.plan, self.plan.clients[number], self.books[number]
+        planned = plan.planned(number)
+        state = None if book is None else book.filter
+        return {
+            "id": task.name,
+            "records": task.records,
+            "unit": plan.unit,
+            "epsilon_budget": task.budget,
+            "epsilon_planned": None if planned is None else planned.epsilon,
+            "epsilon_realised": None if state is None else state.realised.epsilon,
+            "delta": plan.privacy.delta,
+            "adjacency": plan.privacy.adjacency,
+            "label": plan.label,
+            "releases": 0 if state is None else state.spent.total(),
+            "releases_planned": task.releases,
+            "noise_multiplier": task.noise_multiplier,
+            "mu_realised": None if state is None else state.mu_charged,
+            "sampling_rate": 1.0,
+            "refused": self.refused[number],
+            "failed": self.failed[number],
+            "accuracy": self.accuracies[number],
+        }
+
+
+def simulate(
+    plan: Plan,
+    dataset: Dataset,
+    partition: Partition,
+    *,
+    initial: Tensors | None = None,
+    books: Sequence[Book | None] | None = None,
+    failure_rate: float = 0.0,
+    evaluate_every: int = 1,
+    observe: Observer | None = None,
+    device: str = "cpu",
+    make: Callable[[], nn.Module] | None = None,
+) -> Result:
+    """Run the plan on the clients of a partition.
+
+    ``books`` are the clients' ledgers; by default they are kept in memory. ``failure_rate`` is the
+    probability that a client that is asked fails: half of those before they have paid, half after,
+    when the release is paid for and lost. ``make`` gives a model of one's own.
+
+    >>> from pacdp.data import load, partition
+    >>> from pacdp.federation import Privacy, Training, make_plan
+    >>> from pacdp.methods import method
+    >>> data = load("heart")
+    >>> hospitals = partition(data, "natural")
+    >>> plan = make_plan(
+    ...     sizes=hospitals.named_sizes, shape=data.shape, classes=2, method=method("fixed"),
+    ...     training=Training(rounds=3, local_steps=1), privacy=Privacy(epsilon=1.0),
+    ... )
+    >>> result = simulate(plan, data, hospitals)
+    >>> [round(client["epsilon_realised"], 6) for client in result.clients()]
+    [1.0, 1.0, 1.0, 1.0]
+    """
+    if not 0 <= failure_rate < 1:
+        raise InputError(f"failure_rate = {failure_rate:g}: must be a number in [0, 1)")
+    started = time.perf_counter()
+    records = partition.of(dataset)
+    bench = Workbench(plan, device=device, make=make)
+    server = Server(plan, bench.state() if initial is None else initial)
+    held = _books(plan) if books is None else list(books)
+    test, _ = dataset.test.tensors(device)
+    refused: Counter[int] = Counter()
+    failed: Counter[int] = Counter()
+    history: list[Row] = []
+    predicted = np.empty(0)
+    for number in range(plan.rounds):
+        broadcast = server.broadcast(number)
+        replies: list[Reply] = []
+        for client in plan.participants(number):
+            before, after = _failure(plan.seed, number, client, failure_rate)
+            if before:
+                failed[client] += 1
+                continue
+            try:
+                worker = Client(client, plan, records[client], book=held[client], workbench=bench)
+                reply = worker.answer(broadcast)
+            except BudgetExceededError:
+                refused[client] += 1
+                continue
+            if after:
+                failed[client] += 1
+            else:
+                replies.append(reply)
+        server.combine(replies)
+        server.finish_round(number)
+        row: Row = {
+            "round": number + 1,
+            "asked": plan.per_round,
+            "answered": len(replies),
+            "epsilon_spent": _spent(held),
+            "seconds": time.perf_counter() - started,
+        }
+        if (number + 1) % evaluate_every == 0 or number + 1 == plan.rounds:
+            bench.load(server.model)
+            predicted = metrics.predict(bench.model, test, classes=plan.classes)
+            row |= metrics.quick(predicted, dataset.test.labels, classes=plan.classes)
+        history.append(row)
+        if observe is not None:
+            observe(row)
+    return Result(
+        plan=plan,
+        model=server.model,
+        history=history,
+        metrics=metrics.full(predicted, dataset.test.labels, classes=plan.classes),
+        chance=metrics.chance(dataset.test.labels, classes=plan.classes),
+        accuracies=metrics.by_client(predicted, dataset, partition),
+        books=held,
+        seconds=time.perf_counter() - started,
+        refused=refused,
+        failed=failed,
+    )
+
+
+def _books(plan: Plan) -> list[Book | None]:
+    budgets = [plan.budget(number) for number in range(len(plan.clients))]
+    return [None if budget is None else MemoryBook(budget) for budget in budgets]
+
+
+def _spent(books: Sequence[Book | None]) -> float | None:
+    """The most that any client has spent so far."""
+    states = [book.filter for book in books if book is not None]
+    if not states:
+        return None
+    # Under one δ the largest μ is the largest ε, and inverting one curve is enough.
+    return max(states, key=lambda state: state.mu_charged).realised.epsilon
+
+
+def _failure(seed: int, round: int, client: int, rate: float) -> tuple[bool, bool]:  # noqa: A002
+    """Whether a client fails before it has paid, and whether after."""
+    if not rate:
+        return False, False
+    drawn = np.random.default_rng([seed, round, client, 1]).random()
+    return drawn < rate / 2, rate / 2 <= drawn < rate

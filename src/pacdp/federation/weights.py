@@ -1,0 +1,52 @@
+"""What a client's update counts, over those who answered.
+
+All of it is public: sizes, budgets and noise. With equal budgets the rules by noise are those by
+size, so that nobody loses where there is nothing to gain. Inverse variance gains most where clients
+are alike and loses under label skew, because it all but leaves out those who ask for much privacy;
+``inverse-noise`` and ``tempered`` lean less.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pacdp.checks import FloatArray
+from pacdp.federation.plan import Plan
+
+RULES = ("size", "epsilon", "inverse-noise", "tempered", "inverse-variance")
+
+
+def client_weights(plan: Plan, answered: Sequence[int], *, round: int) -> FloatArray:  # noqa: A002
+    """One weight for each client that answered; they add up to one.
+
+    ====================  ===============================================
+    ``size``              n_i, the paper's
+    ``epsilon``           n_i·ε_i
+    ``inverse-noise``     n_i/z_i
+    ``tempered``          n_i/(z_i² + z²), z the median of all clients
+    ``inverse-variance``  (divisor_i/(z_i·C_i))², whatever the size
+    ====================  ===============================================
+
+    Methods without noise weigh by size.
+    """
+    tasks = [plan.clients[number] for number in answered]
+    sizes = np.array([task.records for task in tasks], float)
+    noises = [task.noise_multiplier for task in tasks]
+    known = np.array([noise for noise in noises if noise is not None], float)
+    if len(known) < len(tasks):
+        return sizes / sizes.sum()
+    rule = plan.server.weights
+    if rule == "epsilon":
+        raw = sizes * np.array([task.epsilon for task in tasks])
+    elif rule == "inverse-noise":
+        raw = sizes / known
+    elif rule == "tempered":
+        everyone = [task.noise_multiplier or 0.0 for task in plan.clients]
+        raw = sizes / (known**2 + np.median(everyone) ** 2)
+    elif rule == "inverse-variance":
+        method = plan.made_method
+        bounds = [method.bound(t.epsilon, round=round, rounds=plan.rounds) for t in tasks]
+        raw = (np.array([task.divisor for task in tasks]) / (known * bounds)) ** 2
+    else:
+        raw = sizes
+    return raw / raw.sum()

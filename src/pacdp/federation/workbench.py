@@ -1,0 +1,65 @@
+"""The model and the engine that clients train with. One serves any number of clients in turn."""
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from pacdp.clipping import ClippedGradient, CrossEntropy, SquaredError
+from pacdp.errors import InputError
+from pacdp.federation.plan import Plan
+from pacdp.models import build
+
+Tensors = dict[str, Tensor]
+
+
+class Workbench:
+    """A plan's model on a device, with its loss and its clipping.
+
+    ``make`` gives a model of the user's own; by default it is the one that the plan names. The
+    weights it starts with are the plan's first model.
+    """
+
+    def __init__(
+        self, plan: Plan, *, device: str = "cpu", make: Callable[[], nn.Module] | None = None
+    ) -> None:
+        self.plan = plan
+        self.device = device
+        self.model = (make() if make else named_model(plan)).to(device)
+        self.loss = CrossEntropy() if plan.classes else SquaredError()
+        self.gradient = ClippedGradient(
+            self.model, self.loss, adjacency=plan.adjacency, unit=plan.unit
+        )
+        self.parameters = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
+        self.draws = any(isinstance(part, nn.Dropout) for part in self.model.modules())
+
+    def state(self) -> Tensors:
+        """A copy of the trained parameters."""
+        return {name: parameter.detach().clone() for name, parameter in self.parameters.items()}
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Take over parameters; what does not fit the model is refused by name."""
+        if set(state) != set(self.parameters):
+            odd = sorted(set(state) ^ set(self.parameters))[0]
+            raise InputError(f"parameter {odd}: is in the model or in what was sent, not in both")
+        with torch.no_grad():
+            for name, parameter in self.parameters.items():
+                value = state[name]
+                if value.shape != parameter.shape or not value.is_floating_point():
+                    raise InputError(
+                        f"parameter {name}: is {value.dtype} {tuple(value.shape)}, must be "
+                        f"{parameter.dtype} {tuple(parameter.shape)}"
+                    )
+                parameter.copy_(value)
+
+
+def named_model(plan: Plan) -> nn.Module:
+    """The model that the plan names, with its first weights."""
+    settings = {name: _whole(value) for name, value in plan.model.settings.items()}
+    seed = plan.seed if plan.model.seed is None else plan.model.seed
+    return build(plan.model.name, shape=plan.shape, classes=plan.classes, seed=seed, **settings)
+
+
+def _whole(value: float) -> float:
+    """Sizes of layers are whole numbers, in files as well."""
+    return int(value) if float(value).is_integer() else value

@@ -1,0 +1,23 @@
+"""One constant clipping bound for everyone and every round."""
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from pacdp.methods.base import Method
+
+
+class Fixed(Method):
+    """The contract with one constant C, each client at its own budget.
+
+    >>> Fixed(clipping_bound=5.0).bound(0.1, round=3, rounds=10)
+    5.0
+    """
+
+    name: ClassVar[str] = "fixed"
+
+    clipping_bound: float = Field(1.0, gt=0, allow_inf_nan=False, description="C.")
+
+    def bound(self, epsilon: float, *, round: int, rounds: int) -> float:  # noqa: A002
+        """C, whatever the budget and the round."""
+        return self.clipping_bound

@@ -1,0 +1,37 @@
+"""Every method by its name."""
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from pacdp.errors import InputError
+from pacdp.methods.base import Method
+from pacdp.methods.dp_fedavg import DpFedAvg
+from pacdp.methods.fedavg import FedAvg
+from pacdp.methods.fixed import Fixed
+from pacdp.methods.pac_dp import PacDp
+from pacdp.settings import explain
+
+METHODS: dict[str, type[Method]] = {kind.name: kind for kind in (PacDp, Fixed, FedAvg, DpFedAvg)}
+
+
+def method(name: str, settings: Mapping[str, Any] | None = None) -> Method:
+    """The method of that name with these settings.
+
+    >>> method("fixed", {"clipping_bound": 0.5})
+    Fixed(clipping_bound=0.5)
+    >>> method("fixt")
+    Traceback (most recent call last):
+    ...
+    pacdp.errors.InputError: method = 'fixt': unknown; did you mean fixed? There are pac-dp, ...
+    """
+    if name not in METHODS:
+        near = difflib.get_close_matches(name, METHODS, n=1)
+        meant = f"did you mean {near[0]}? " if near else ""
+        raise InputError(f"method = {name!r}: unknown; {meant}There are {', '.join(METHODS)}")
+    try:
+        return METHODS[name](**(settings or {}))
+    except ValidationError as error:
+        raise InputError(explain(error, METHODS[name], f"methods.{name}")) from None
