@@ -354,7 +354,7 @@ def _events(folder: Path | None) -> Callable[[dict[str, Any]], None]:
         raise InputError(
             "--tensorboard: needs the package tensorboard: pip install 'pacdp[tensorboard]'"
         ) from None
-    writer = SummaryWriter(str(folder))  # type: ignore[no-untyped-call]
+    writer = SummaryWriter(str(folder))
 
     def write(row: dict[str, Any]) -> None:
         for name, value in row.items():
@@ -403,13 +403,9 @@ def _print_result(prepared: "Prepared", found: dict[str, Any]) -> None:
         for name, value in found["metrics"].items()
         if name != "accuracy"
     }
-    planned = [c["epsilon_planned"] for c in found["clients"] if c["epsilon_planned"] is not None]
-    realised = [
-        c["epsilon_realised"] for c in found["clients"] if c["epsilon_realised"] is not None
-    ]
-    if planned:
-        rows["ε planned"] = _range(planned)
-        rows["ε realised"] = _range(realised)
+    for name in ("planned", "realised"):
+        values = [client[f"epsilon_{name}"] for client in found["clients"]]
+        rows[f"ε {name}"] = _range([value for value in values if value is not None])
     rows["rounds"] = f"{found['rounds']} in {_duration(found['seconds'])}"
     print_rows(rows)
     if len(found["clients"]) > 20:

@@ -7,6 +7,7 @@ nobody. Nothing in it depends on a record: client sizes are public.
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -140,7 +141,10 @@ class Plan(Settings):
         """
         asked = self.clients[client].budget
         if asked is None or self.privacy.scope != "total":
-            return self.planned(client)
+            planned = self.planned(client)
+            # Inverted and inverted again, on the safe side both times, it must still fit.
+            more = 0.0 if planned is None else planned.epsilon * (1 + 1e-9)
+            return None if planned is None else replace(planned, epsilon=more)
         return Guarantee(
             epsilon=asked, delta=self.privacy.delta, adjacency=self.adjacency, unit=self.unit
         )
