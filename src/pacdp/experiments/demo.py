@@ -1,97 +1,128 @@
-"""The demonstration: four hospitals, four budgets, one training plan, and no way to overspend."""
+"""The demonstration: four hospitals, four budgets, one model, and no way to overspend."""
 
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pacdp.errors import BudgetExceededError
-from pacdp.privacy import DEFAULT_DELTA, Adjacency, Guarantee, Ledger, Release, account, calibrate
+from pacdp.experiments.execute import execute
+from pacdp.experiments.experiment import Experiment, read_experiment
+from pacdp.experiments.prepare import Prepared, prepare
+from pacdp.federation import Broadcast, Client, Result
+from pacdp.privacy import Ledger, account
 
-ROUNDS = 20
-LOCAL_EPOCHS = 5
-ADJACENCY = Adjacency.ZERO_OUT
+# The paper's budget levels for Heart Disease; who holds which is an example.
+EPSILONS = (0.5, 0.05, 0.01, 0.01)
+METHODS = ("pac-dp", "fixed", "dp-fedavg", "fedavg")
+SEEDS = 10
+WORDS = {
+    "pac-dp": "PAC-DP: each its own budget, C = F(ε)·λ(t)",
+    "fixed": "each its own budget, one C for all",
+    "dp-fedavg": "the smallest budget for all, one C",
+    "fedavg": "no privacy",
+}
 
 
 @dataclass(frozen=True)
-class Hospital:
-    """A client: its records (UCI Heart Disease, complete cases) and the ε it chose."""
+class Contest:
+    """Every method's runs, over seeds."""
 
-    name: str
-    records: int
-    epsilon: float
+    results: Mapping[str, Sequence[Result]]
 
+    def accuracies(self, method: str) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+        """(seeds, rounds)."""
+        return np.array([[row["accuracy"] for row in r.history] for r in self.results[method]])
 
-# The paper's budget levels for Heart Disease; who holds which is an example.
-HOSPITALS = (
-    Hospital("Cleveland", 303, 0.5),
-    Hospital("Hungary", 261, 0.05),
-    Hospital("Switzerland", 46, 0.01),
-    Hospital("Long Beach", 130, 0.01),
-)
+    @property
+    def chance(self) -> float:
+        """What always saying the most frequent diagnosis reaches."""
+        return float(next(iter(self.results.values()))[0].chance or 0)
 
 
-def plan() -> dict[Hospital, Release]:
-    """Each hospital's releases over the whole training, at the noise its budget asks for.
-
-    >>> [release.count for release in plan().values()]
-    [100, 100, 100, 100]
-    """
-    budgets = [hospital.epsilon for hospital in HOSPITALS]
-    noise = calibrate(epsilon=budgets, releases=ROUNDS * LOCAL_EPOCHS, adjacency=ADJACENCY)
-    return {hospital: noise.release(client) for client, hospital in enumerate(HOSPITALS)}
+def experiment() -> Experiment:
+    """The shipped experiment, with the demonstration's budgets."""
+    return read_experiment("heart-personalised", changes=[f"privacy.epsilon={list(EPSILONS)}"])
 
 
-def open_ledgers(folder: Path) -> dict[Hospital, Ledger]:
+def prepared(method: str, seed: int) -> Prepared:
+    """One method, ready to run."""
+    made = experiment()
+    return prepare(made, method=made.made_method(method), seed=seed)
+
+
+def open_ledgers(folder: Path, ready: Prepared) -> list[Ledger]:
     """A new ledger for each hospital, each with its own budget."""
-    return {
-        hospital: Ledger.create(
-            folder / f"{hospital.name.lower().replace(' ', '-')}.ledger",
-            client=hospital.name,
-            budget=Guarantee(epsilon=hospital.epsilon, adjacency=ADJACENCY),
+    ledgers = []
+    for number, task in enumerate(ready.plan.clients):
+        budget = ready.plan.budget(number)
+        assert budget is not None
+        ledgers.append(
+            Ledger.create(folder / f"{task.name}.ledger", client=task.name, budget=budget)
         )
-        for hospital in HOSPITALS
-    }
+    return ledgers
 
 
-def spend(ledgers: dict[Hospital, Ledger], releases: dict[Hospital, Release]) -> Iterator[int]:
-    """Debit round after round as a training would, and yield each round when it is paid for."""
-    for number in range(ROUNDS):
-        for hospital, ledger in ledgers.items():
-            ledger.reserve(releases[hospital].times(LOCAL_EPOCHS), run="demo")
-        yield number
-
-
-def refusal(ledger: Ledger, release: Release) -> str:
-    """What the ledger answers when it is asked for one round more than planned."""
+def refusal(ready: Prepared, result: Result, ledgers: Sequence[Ledger]) -> str:
+    """What a hospital answers when it is asked for one round more than planned."""
+    records = ready.partition.of(ready.dataset)[0]
+    client = Client(0, ready.plan, records, book=ledgers[0])
     try:
-        ledger.reserve(release.times(LOCAL_EPOCHS), run="demo")
+        client.answer(Broadcast(0, result.model))
     except BudgetExceededError as error:
         return str(error)
-    raise AssertionError("the ledger let a release through that its budget does not cover")
+    raise AssertionError("a client answered more often than its plan and its budget allow")
 
 
-def figure(releases: dict[Hospital, Release]) -> Figure:
-    """The ε that each hospital has spent after each round, below the budget it chose."""
-    figure = Figure(figsize=(7.5, 4.5), layout="constrained")
-    axes = figure.add_subplot()
-    rounds = range(1, ROUNDS + 1)
-    # Hospitals with one budget spend alike: one line stands for them all.
-    for epsilon in sorted({hospital.epsilon for hospital in HOSPITALS}, reverse=True):
-        group = [hospital for hospital in HOSPITALS if hospital.epsilon == epsilon]
-        release = releases[group[0]]
-        spent = [account(release.times(LOCAL_EPOCHS * number)).epsilon for number in rounds]
-        names = " and ".join(hospital.name for hospital in group)
-        (line,) = axes.plot(rounds, spent, marker="o", markersize=3, label=f"{names}: spent")
-        axes.axhline(
-            epsilon, color=line.get_color(), linestyle="--", label=f"{names}: budget {epsilon:g}"
-        )
-    axes.set_yscale("log")
-    axes.set_xticks(range(0, ROUNDS + 1, 5))
-    axes.set_xlabel(f"round ({LOCAL_EPOCHS} releases per record each)")
-    axes.set_ylabel(f"certified ε so far (δ = {DEFAULT_DELTA:g}, {ADJACENCY})")
-    axes.set_title("Every hospital spends its own budget, and not more")
+def figure(contest: Contest, result: Result) -> Figure:
+    """Accuracy over the rounds beside the budgets, spent and not exceeded."""
+    picture = Figure(figsize=(11, 4.8), layout="constrained")
+    left, right = picture.subplots(1, 2)
+    _accuracy(left, contest)
+    _budgets(right, result)
+    return picture
+
+
+def _accuracy(axes: Axes, contest: Contest) -> None:
+    for method in contest.results:
+        values = 100 * contest.accuracies(method)
+        rounds = range(1, values.shape[1] + 1)
+        mean, spread = values.mean(0), values.std(0, ddof=1)
+        (line,) = axes.plot(rounds, mean, label=WORDS[method])
+        axes.fill_between(rounds, mean - spread, mean + spread, alpha=0.15, color=line.get_color())
+    axes.axhline(100 * contest.chance, color="black", linestyle=":", label="chance")
+    axes.set_xlabel("round")
+    axes.set_ylabel("test accuracy in % (mean ± s.d.)")
+    budgets = ", ".join(f"{epsilon:g}" for epsilon in EPSILONS)
+    axes.set_title(f"Four hospitals, budgets {budgets}; {SEEDS} seeds")
     axes.grid(alpha=0.3)
-    figure.legend(loc="outside lower center", ncols=3, fontsize="small")
-    return figure
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), fontsize="small", ncols=1)
+
+
+def _budgets(axes: Axes, result: Result) -> None:
+    plan = result.plan
+    rounds = range(1, plan.rounds + 1)
+    # Hospitals with one budget spend alike: one line stands for them all.
+    for epsilon in sorted({task.epsilon for task in plan.clients}, reverse=True):
+        group = [n for n, task in enumerate(plan.clients) if task.epsilon == epsilon]
+        release = plan.release(group[0])
+        assert release is not None
+        passes = plan.clients[group[0]].passes
+        spent = [account(release.times(passes * number)).epsilon for number in rounds]
+        names = " and ".join(plan.clients[n].name for n in group)
+        (line,) = axes.plot(rounds, spent, marker="o", markersize=3, label=f"{names}: spent")
+        axes.axhline(epsilon, color=line.get_color(), linestyle="--", label=f"budget {epsilon:g}")
+    axes.set_yscale("log")
+    axes.set_xlabel("round")
+    axes.set_ylabel(f"certified ε so far (δ = {plan.privacy.delta:g}, {plan.privacy.adjacency})")
+    axes.set_title("Each spends its own budget, and not more")
+    axes.grid(alpha=0.3)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), fontsize="small", ncols=2)
+
+
+def train(ready: Prepared, ledgers: Sequence[Ledger] | None = None) -> Result:
+    """Run one method, drawing on ledgers if there are any."""
+    return execute(ready, books=ledgers)

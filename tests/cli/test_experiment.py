@@ -1,0 +1,175 @@
+"""``pacdp plan|run|compare|evaluate|predict|init`` as a user types them."""
+
+import csv
+import json
+
+import pytest
+
+from pacdp.experiments import Run
+from pacdp.privacy import account, calibrate
+
+from .command import as_json, refused, run
+
+CLIENT = {
+    *("id", "epsilon_budget", "epsilon_planned", "epsilon_realised", "delta", "adjacency"),
+    *("releases", "noise_multiplier", "mu_realised", "sampling_rate"),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A finished run."""
+    path = tmp_path_factory.mktemp("runs") / "heart"
+    run("run", "heart", "--profile", "smoke", "--seed", 3, "--out", path)
+    return path
+
+
+def test_plan_shows_what_it_costs_and_trains_nothing():
+    text = run("plan", "heart-personalised").stdout
+    for word in ("bytes a round", "local steps", "zero-out", "cleveland", "SNR", "inverse-noise"):
+        assert word in text
+    found = as_json("plan", "heart", "--set", "training.rounds=13")
+    multiplier = found["plan"]["clients"][0]["noise_multiplier"]
+    assert multiplier == pytest.approx(110.86914, abs=1e-5)  # a check value of the accounting
+    assert found["cost"]["parameters"] == 28
+    assert found["cost"]["bytes_per_round"] == 2 * 4 * 28 * 4
+
+
+def test_run_as_one_object():
+    found = as_json("run", "heart-personalised", "--profile", "smoke", "--seed", 1)
+    assert (found["method"], found["seed"], found["profile"]) == ("pac-dp", 1, "smoke")
+    assert found["rounds"] == 3
+    assert 0 <= found["accuracy"] <= 1
+    assert sorted(c["epsilon_budget"] for c in found["clients"]) == [0.01, 0.01, 0.05, 0.5]
+    for client in found["clients"]:
+        assert set(client) >= CLIENT
+        assert client["epsilon_realised"] == pytest.approx(client["epsilon_budget"], rel=1e-9)
+        assert client["epsilon_realised"] <= client["epsilon_budget"]
+        assert (client["releases"], client["sampling_rate"]) == (3, 1.0)
+        plan = calibrate(epsilon=client["epsilon_budget"], releases=3).release()
+        assert client["noise_multiplier"] == pytest.approx(plan.noise_multiplier)
+        assert client["epsilon_realised"] == pytest.approx(account(plan).epsilon)
+
+
+def test_without_a_guarantee_there_is_no_epsilon():
+    found = as_json("run", "heart", "--profile", "smoke", "--method", "fedavg")
+    for client in found["clients"]:
+        for name in ("budget", "planned", "realised"):
+            assert client[f"epsilon_{name}"] is None
+        assert client["mu_realised"] is None
+    assert "certified" in run("run", "heart", "--profile", "smoke", "--method", "fedavg").stdout
+
+
+def test_the_run_folder_holds_plain_files(folder):
+    names = {path.name for path in folder.iterdir()}
+    assert names == {
+        *("plan.json", "experiment.json", "partition.json", "metrics.jsonl", "result.json"),
+        *("model.safetensors", "environment.json"),
+    }
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [row["round"] for row in rows] == [1, 2, 3]
+    assert {"accuracy", "loss", "epsilon_spent", "answered"} <= set(rows[0])
+    assert "exists already" in refused("run", "heart", "--profile", "smoke", "--out", folder)
+
+
+def test_a_trained_model_loads_in_three_lines(folder):
+    import torch
+
+    loaded = Run.load(folder)
+    model = loaded.model()
+    assert model(torch.zeros(2, 13)).shape == (2, 2)
+    assert loaded.result["method"] == "pac-dp"
+
+
+def test_evaluate_gives_what_the_run_said(folder):
+    said = json.loads((folder / "result.json").read_text())
+    found = as_json("evaluate", folder, "--data", "heart")
+    assert found["accuracy"] == pytest.approx(said["accuracy"])
+    assert found["auroc"] == pytest.approx(said["metrics"]["auroc"])
+    assert "the model takes (13,)" in refused("evaluate", folder, "--data", "digits")
+
+
+def test_predict_writes_a_table(folder, tmp_path):
+    out = tmp_path / "p.csv"
+    run("predict", folder, "--data", "heart", "--out", out)
+    rows = list(csv.DictReader(out.read_text().splitlines()))
+    assert len(rows) == 250
+    assert set(rows[0]) == {"record", "class", "probability_0", "probability_1"}
+    for row in rows[:5]:
+        larger = max("01", key=lambda number: float(row[f"probability_{number}"]))
+        assert row["class"] == larger
+
+
+def test_compare_is_one_table():
+    text = run(
+        *("compare", "heart", "--profile", "smoke", "--seeds", 2),
+        *("--methods", "pac-dp,fixed:clipping_bound=0.5,fedavg"),
+    ).stdout
+    for word in ("pac-dp", "fixed:clipping_bound=0.5", "fedavg", "±", "chance", "zero-out"):
+        assert word in text
+    found = as_json("compare", "heart", "--profile", "smoke", "--seeds", 2, "--methods", "fixed")
+    assert [one["seed"] for one in found["methods"]["fixed"]] == [0, 1]
+
+
+def test_init_writes_an_experiment_that_runs(tmp_path):
+    path = tmp_path / "mine.toml"
+    run("init", path)
+    schema = json.loads((tmp_path / "pacdp.schema.json").read_text())
+    assert {"data", "training", "privacy", "methods"} <= set(schema["properties"])
+    assert as_json("run", path, "--profile", "smoke")["experiment"] == "mine"
+    assert "exists already" in refused("init", path)
+
+
+def test_own_data_and_patients(tmp_path):
+    data = tmp_path / "clinics"
+    data.mkdir()
+    for name in ("north", "south"):
+        rows = "".join(f"p{n // 3},{n % 7},{n % 5},{n // 3 % 2}\n" for n in range(90))
+        (data / f"{name}.csv").write_text(f"unit,age,rate,label\n{rows}")
+    path = tmp_path / "mine.toml"
+    run("init", path, "--data", data)
+    found = as_json(
+        *("run", path, "--profile", "smoke", "--set", 'data.options={unit="patient"}'),
+        *("--set", "training.batch=10"),
+    )
+    assert {client["unit"] for client in found["clients"]} == {"patient"}
+    text = run("run", path, "--profile", "smoke", "--set", 'data.options={unit="patient"}').stdout
+    assert "zero-out of a patient" in text
+
+
+def test_budgets_per_release_are_labelled():
+    found = as_json("run", "heart", "--profile", "smoke", "--set", "privacy.scope=per-release")
+    client = found["clients"][0]
+    assert client["label"] == "per-release"
+    assert client["epsilon_realised"] > 1.5 * client["epsilon_budget"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("run", "hart"), "did you mean heart"),
+        (("run", "heart", "--profile", "huge"), "has smoke, desk, full"),
+        (("run", "heart", "--method", "pacdp"), "did you mean pac-dp"),
+        (("run", "heart", "--method", "fixed:C=3"), "methods.fixed.C: is no setting"),
+        (("run", "heart", "--method", "fixed:clipping_bound"), "must be KEY=VALUE"),
+        (("run", "heart", "--set", "training.round=3"), "did you mean rounds"),
+        (("run", "heart", "--set", "trainin.rounds=3"), "did you mean training"),
+        (("run", "heart", "--set", "training.rounds=0"), "training.rounds = 0"),
+        (("run", "heart", "--set", "training.rounds"), "must be KEY=VALUE"),
+        (("run", "heart", "--set", "privacy.epsilon=-1"), "epsilon"),
+        (("run", "heart", "--set", "privacy.epsilon=[0.1]"), "one for each of 4"),
+        (("run", "heart", "--set", "privacy.delta=2"), "privacy.delta"),
+        (("run", "heart", "--set", "model.name=cnnn"), "did you mean cnn"),
+        (("run", "heart", "--set", "model.name=cnn"), "takes images"),
+        (("run", "heart", "--set", "data.name=hert"), "did you mean heart"),
+        (("run", "heart", "--set", "methods.pac-dp.curve=nowhere.json"), "nowhere.json"),
+        (("run", "heart", "--seed", "-1"), "--seed -1"),
+        (("run", "heart", "--device", "abacus"), "--device abacus"),
+        (("compare", "heart", "--seeds", "0"), "seeds = 0"),
+        (("compare", "heart", "--methods", "fixed,fixed"), "must be different"),
+        (("evaluate", "nowhere", "--data", "heart"), "has no plan.json"),
+        (("predict", "nowhere", "--data", "heart", "--out", "p.csv"), "has no plan.json"),
+    ],
+)
+def test_refusals_are_one_line_and_write_nothing(refuses, arguments, message):
+    assert message in refuses(*arguments)

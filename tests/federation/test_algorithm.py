@@ -1,0 +1,143 @@
+"""Algorithm 1 against an implementation of its own, in plain NumPy, noise included."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from pacdp.clipping import SimulatedNoise
+from pacdp.data import load, partition
+from pacdp.federation import (
+    Aggregation,
+    Levels,
+    Optimiser,
+    Privacy,
+    Training,
+    Workbench,
+    make_plan,
+    simulate,
+)
+from pacdp.methods import method
+from pacdp.privacy import account
+
+SEED = 11
+ROUNDS, EPOCHS, BATCH, RATE = 6, 2, 16, 0.05
+CURVE = {"family": "quadratic", "coefficients": [-0.01, 0.3, 0.2], "domain": [0.01, 10.0]}
+
+
+def softmax(scores):
+    scores = np.exp(scores - scores.max(1, keepdims=True))
+    return scores / scores.sum(1, keepdims=True)
+
+
+def noise(shape, client, number, step, sigma):
+    """The draws are the library's: weight first, then bias. What is done with them is not."""
+    source = SimulatedNoise(seed=SEED, client=client, round=number, step=step)
+    return [source.normal(torch.zeros(part), 1.0).numpy() * sigma for part in shape]
+
+
+def algorithm_1(records, epsilons, noise_multipliers, weight, bias, asked):
+    """The paper's Algorithm 1 with E local epochs, for logistic regression."""
+    sizes = np.array([len(labels) for _, labels in records])
+    for t in range(ROUNDS):
+        stable = math.floor(0.6 * ROUNDS)
+        along = (t - stable) / (ROUNDS - stable)
+        decay = 1.0 if t < stable else 0.1 + 0.9 * (1 + math.cos(math.pi * along)) / 2
+        answers = []
+        for client in asked[t]:
+            features, labels = records[client]
+            a, b, c = CURVE["coefficients"]
+            epsilon = epsilons[client]
+            bound = (a * epsilon**2 + b * epsilon + c) * decay
+            w, v = weight.copy(), bias.copy()
+            number, step = math.ceil(len(labels) / BATCH), 0
+            divisor = len(labels) / number
+            for epoch in range(EPOCHS):
+                order = np.random.default_rng([SEED, client, t, epoch]).permutation(len(labels))
+                for batch in np.array_split(order, number):
+                    x, y = features[batch], labels[batch]
+                    wrong = softmax(x @ w.T + v) - np.eye(len(v))[y]
+                    total_w, total_v = np.zeros_like(w), np.zeros_like(v)
+                    for record, error in zip(x, wrong, strict=True):
+                        g_w, g_v = np.outer(error, record), error
+                        norm = math.sqrt((g_w**2).sum() + (g_v**2).sum())
+                        # The engine stays a hundred-thousandth below C, for rounding.
+                        factor = min(1.0, bound * (1 - 1e-5) / norm)
+                        total_w += factor * g_w
+                        total_v += factor * g_v
+                    sigma = noise_multipliers[client] * bound
+                    n_w, n_v = noise([w.shape, v.shape], client, t, step, sigma)
+                    w -= RATE * (total_w + n_w) / divisor
+                    v -= RATE * (total_v + n_v) / divisor
+                    step += 1
+            answers.append((w, v))
+        shares = sizes[list(asked[t])] / sizes[list(asked[t])].sum()
+        weight = sum(share * w for share, (w, _) in zip(shares, answers, strict=True))
+        bias = sum(share * v for share, (_, v) in zip(shares, answers, strict=True))
+    return weight, bias
+
+
+@pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
+def test_algorithm_1_to_a_millionth(adjacency):
+    data = load("heart")
+    hospitals = partition(data, "natural")
+    plan = make_plan(
+        sizes=hospitals.named_sizes,
+        shape=data.shape,
+        classes=2,
+        method=method("pac-dp", {"curve": CURVE}),
+        training=Training(
+            rounds=ROUNDS,
+            clients_per_round=2,
+            sampling="uniform",
+            cap="rounds",
+            local_epochs=EPOCHS,
+            batch=BATCH,
+            optimiser=Optimiser(lr=RATE),
+        ),
+        privacy=Privacy(
+            epsilon=Levels(levels=[0.5, 1.0, 5.0], shares=[0.6, 0.3, 0.1]), adjacency=adjacency
+        ),
+        server=Aggregation(weights="size"),
+        seed=SEED,
+    )
+    first = Workbench(plan).state()
+    weight, bias = (first[name].numpy().astype(np.float64) for name in ("1.weight", "1.bias"))
+    records = [(r.features.astype(np.float64), r.labels) for r in hospitals.of(data)]
+    asked = [plan.participants(t) for t in range(ROUNDS)]
+    multipliers = [task.noise_multiplier for task in plan.clients]
+    epsilons = [task.epsilon for task in plan.clients]
+    expected = algorithm_1(records, epsilons, multipliers, weight, bias, asked)
+    result = simulate(plan, data, hospitals)
+    for name, value in zip(("1.weight", "1.bias"), expected, strict=True):
+        found = result.model[name].numpy()
+        assert np.abs(found - value).max() <= 1e-6 * max(1.0, np.abs(value).max())
+    # And it moved: the comparison is not of two untouched models.
+    assert np.abs(result.model["1.weight"].numpy() - first["1.weight"].numpy()).max() > 0.01
+    for client in result.clients():
+        planned = plan.release([task.name for task in plan.clients].index(client["id"]))
+        if client["releases"]:
+            certified = account(planned.times(client["releases"])).epsilon
+            assert client["epsilon_realised"] == pytest.approx(certified, rel=1e-12)
+
+
+def test_the_same_seed_gives_the_same_model_and_another_another():
+    data = load("digits")
+    split = partition(data, "dirichlet", clients=5)
+
+    def train(seed):
+        plan = make_plan(
+            sizes=split.named_sizes,
+            shape=data.shape,
+            classes=10,
+            method=method("fixed"),
+            training=Training(rounds=2, local_epochs=1, batch=32),
+            privacy=Privacy(epsilon=8.0),
+            seed=seed,
+        )
+        return simulate(plan, data, split).model
+
+    one, same, other = train(1), train(1), train(2)
+    assert all(torch.equal(one[name], same[name]) for name in one)
+    assert not torch.equal(one["1.weight"], other["1.weight"])

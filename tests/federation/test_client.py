@@ -1,0 +1,296 @@
+"""The client alone, against a server that wants more."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from pacdp.clipping import SystemNoise, clip_upload
+from pacdp.data import Records, load, partition
+from pacdp.errors import BudgetExceededError, InputError
+from pacdp.federation import Broadcast, Client, Optimiser, Privacy, Training, Workbench, make_plan
+from pacdp.methods import method
+from pacdp.privacy import Adjacency, Guarantee, Ledger, MemoryBook
+
+DATA = load("heart")
+HOSPITALS = partition(DATA, "natural")
+RECORDS = HOSPITALS.of(DATA)
+
+
+def plan(**changes):
+    parts = {
+        "sizes": HOSPITALS.named_sizes,
+        "shape": DATA.shape,
+        "classes": 2,
+        "method": method("fixed"),
+        "training": Training(rounds=3, local_epochs=2, batch=64),
+        "privacy": Privacy(epsilon=1.0),
+    }
+    return make_plan(**parts | changes)
+
+
+def broadcast(made, number=0):
+    return Broadcast(number, Workbench(made).state())
+
+
+def test_a_client_answers_with_its_update_and_nothing_else():
+    made = plan()
+    client = Client(0, made, RECORDS[0])
+    reply = client.answer(broadcast(made))
+    assert set(vars(reply)) == {"client", "round", "update"}
+    assert set(reply.update) == {"1.weight", "1.bias"}
+    assert client.book.released(made.run) == 2
+
+
+def test_it_refuses_after_as_many_answers_as_planned():
+    made = plan()
+    client = Client(0, made, RECORDS[0])
+    for number in (0, 0, 2):  # whatever rounds the server claims
+        client.answer(broadcast(made, number))
+    with pytest.raises(BudgetExceededError, match="client cleveland: has answered as often as"):
+        client.answer(broadcast(made, 1))
+    assert client.book.filter.realised.epsilon == pytest.approx(1.0, rel=1e-9)
+
+
+def test_a_cap_below_the_budget_holds_as_well():
+    """Under dp-fedavg a generous client is planned at another's budget: the plan still binds."""
+    made = plan(method=method("dp-fedavg"), privacy=Privacy(epsilon=(5.0, 0.1, 5.0, 5.0)))
+    client = Client(0, made, RECORDS[0])
+    for _ in range(3):
+        client.answer(broadcast(made))
+    with pytest.raises(BudgetExceededError):
+        client.answer(broadcast(made))
+    assert client.book.filter.realised.epsilon < 0.11
+
+
+@pytest.mark.parametrize("number", [-1, 3, 10**9])
+def test_rounds_that_do_not_exist_cost_nothing(number):
+    made = plan()
+    client = Client(0, made, RECORDS[0])
+    with pytest.raises(InputError, match="must be from 0 to 2"):
+        client.answer(broadcast(made, number))
+    assert client.book.released(made.run) == 0
+
+
+def test_models_that_do_not_fit_cost_nothing():
+    made = plan()
+    client = Client(0, made, RECORDS[0])
+    state = Workbench(made).state()
+    wrong = [
+        {"1.weight": state["1.weight"]},
+        {**state, "more": torch.zeros(1)},
+        {**state, "1.bias": torch.zeros(3)},
+        {**state, "1.bias": torch.zeros(2, dtype=torch.long)},
+    ]
+    for model in wrong:
+        with pytest.raises(InputError, match="parameter"):
+            client.answer(Broadcast(0, model))
+    assert client.book.released(made.run) == 0
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e30])
+def test_a_poisoned_model_gets_noise_of_the_planned_size(value):
+    """Gradients that are not finite count zero, so the upload is the planned noise and no less."""
+    made = plan(training=Training(rounds=50, local_steps=1))
+    client = Client(0, made, RECORDS[0])
+    state = {name: torch.full_like(v, value) for name, v in Workbench(made).state().items()}
+    if value == 1e30:
+        reply = client.answer(Broadcast(0, {n: v * 0 + value for n, v in state.items()}))
+        assert set(reply.update) == set(state)
+        return
+    work = Client(0, made, RECORDS[0])
+    seen = []
+    train = work.method.train
+
+    def spy(participation):
+        total = participation.clipped_sum(torch.arange(200), 1.0)
+        seen.append({name: float(v.abs().max()) for name, v in total.values.items()})
+        return train(participation)
+
+    object.__setattr__(work, "method", type("Spy", (), {"train": staticmethod(spy)})())
+    work.answer(Broadcast(0, state))
+    assert seen == [{"1.weight": 0.0, "1.bias": 0.0}]
+
+
+def test_noise_is_scaled_by_the_plan():
+    """Two clients without data in common with any class: what is left is noise, of known size."""
+    made = plan(
+        training=Training(rounds=200, local_steps=1, optimiser=Optimiser(lr=1.0)),
+        privacy=Privacy(epsilon=1.0, adjacency="replace-one"),
+    )
+    client = Client(0, made, RECORDS[0])
+    state = Workbench(made).state()
+    updates = [client.answer(Broadcast(t, state)).update["1.weight"] for t in range(200)]
+    spread = float(torch.stack(updates).std(0).mean())
+    task = made.clients[0]
+    # The model and the batch are the same each time, so that only the noise varies.
+    assert spread == pytest.approx(task.noise_multiplier / task.divisor, rel=0.05)
+
+
+def test_what_was_not_paid_for_is_not_released():
+    made = plan(training=Training(rounds=3, local_steps=1))
+
+    class Greedy:
+        def train(self, work):
+            for batch in work.batches():
+                for _ in range(2):
+                    work.release(work.clipped_sum(batch, 1.0))
+
+    class Mislabelled:
+        def train(self, work):
+            value = clip_upload({"w": torch.ones(3)}, bound=1.0, adjacency=Adjacency.ZERO_OUT)
+            return work.release(value)
+
+    for wrong in (Greedy(), Mislabelled()):
+        client = Client(0, made, RECORDS[0])
+        client.method = wrong
+        with pytest.raises(BudgetExceededError, match="was not paid for"):
+            client.answer(broadcast(made))
+
+
+def test_a_method_without_a_guarantee_cannot_release():
+    made = plan(method=method("fedavg"))
+    client = Client(0, made, RECORDS[0])
+    assert client.book is None
+    assert set(client.answer(broadcast(made)).update) == {"1.weight", "1.bias"}
+    client.method = method("fixed")
+    with pytest.raises(BudgetExceededError, match="has no budget"):
+        client.answer(broadcast(made))
+
+
+def ledger(path, made, number=0, **changes):
+    budget = made.budget(number)
+    terms = {"epsilon": budget.epsilon, "delta": budget.delta, "adjacency": budget.adjacency}
+    return Ledger.create(path, client="cleveland", budget=Guarantee(**terms | changes))
+
+
+def test_a_ledger_in_a_file_holds_over_restarts(tmp_path):
+    made = plan()
+    made.save(tmp_path / "plan.json")
+    ledger(tmp_path / "a.ledger", made)
+    script = (
+        "import sys\nfrom pathlib import Path\n"
+        "from pacdp.clipping import SystemNoise\n"
+        "from pacdp.data import load, partition\n"
+        "from pacdp.errors import BudgetExceededError\n"
+        "from pacdp.federation import Broadcast, Client, Plan, Workbench\n"
+        "from pacdp.privacy import Ledger\n"
+        "folder = Path(sys.argv[1])\n"
+        "plan, data = Plan.load(folder / 'plan.json'), load('heart')\n"
+        "client = Client(0, plan, partition(data, 'natural').of(data)[0],\n"
+        "    book=Ledger(folder / 'a.ledger'), noise=lambda number, step: SystemNoise())\n"
+        "try:\n"
+        "    client.answer(Broadcast(0, Workbench(plan).state()))\n"
+        "    print('answered')\n"
+        "except BudgetExceededError:\n"
+        "    print('refused')\n"
+    )
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True
+        ).stdout.strip()
+        for _ in range(4)
+    ]
+    assert said == ["answered", "answered", "answered", "refused"]
+    state = Ledger(tmp_path / "a.ledger").filter
+    assert state.realised.epsilon == pytest.approx(1.0, rel=1e-9)
+
+
+def test_the_debit_is_written_before_anything_is_computed(tmp_path):
+    made = plan()
+    book = ledger(tmp_path / "a.ledger", made)
+    client = Client(0, made, RECORDS[0], book=book)
+    seen = []
+
+    class Late:
+        def train(self, work):
+            seen.append(Ledger(tmp_path / "a.ledger").released(made.run))
+            raise RuntimeError("killed here")
+
+    client.method = Late()
+    with pytest.raises(RuntimeError):
+        client.answer(broadcast(made))
+    assert seen == [2]
+    assert Ledger(tmp_path / "a.ledger").released(made.run) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"delta": 1e-6}, "delta"),
+        ({"adjacency": Adjacency.REPLACE_ONE}, "adjacency"),
+        ({"unit": "x"}, "unit"),
+    ],
+)
+def test_a_ledger_on_other_terms_is_refused(tmp_path, changes, name):
+    made = plan()
+    book = ledger(tmp_path / "a.ledger", made, **changes)
+    with pytest.raises(InputError, match=f"its ledger has {name}"):
+        Client(0, made, RECORDS[0], book=book)
+
+
+def test_a_poorer_ledger_refuses_before_anything_leaves():
+    made = plan()
+    book = MemoryBook(Guarantee(epsilon=0.1, adjacency=Adjacency.ZERO_OUT))
+    client = Client(0, made, RECORDS[0], book=book)
+    with pytest.raises(BudgetExceededError, match="would reach"):
+        client.answer(broadcast(made))
+
+
+def test_records_other_than_planned_are_refused():
+    with pytest.raises(InputError, match="has 173 records, but is planned with 200"):
+        Client(0, plan(), RECORDS[1])
+
+
+def test_each_unit_is_in_one_batch_of_each_pass():
+    units = np.arange(200) // 3
+    mine = Records(features=RECORDS[0].features, labels=RECORDS[0].labels, units=units)
+    made = plan(
+        sizes={"a": 200},
+        units={"a": 67},
+        unit="patient",
+        training=Training(rounds=2, local_epochs=2, batch=10),
+    )
+    client = Client(0, made, mine)
+    batches = []
+
+    class Watch:
+        def train(self, work):
+            batches.extend(work.batches())
+            return {}
+
+    client.method = Watch()
+    client.answer(broadcast(made))
+    assert len(batches) == 14
+    for start in (0, 7):
+        held = [set(units[batch.numpy()]) for batch in batches[start : start + 7]]
+        assert sum(map(len, held)) == len(set().union(*held)) == 67
+    assert client.book.filter.budget.unit == "patient"
+    with pytest.raises(InputError, match="have no units"):
+        Client(0, made, Records(features=mine.features, labels=mine.labels))
+
+
+@pytest.mark.parametrize("name", ["sgd", "momentum", "adam"])
+def test_optimisers_start_anew_each_time(name):
+    made = plan(
+        training=Training(rounds=3, local_steps=3, optimiser=Optimiser(name=name, lr=0.1)),
+        privacy=Privacy(epsilon=100.0),
+    )
+    client = Client(0, made, RECORDS[0])
+    one = client.answer(broadcast(made)).update
+    client.book = None
+    same = Client(0, made, RECORDS[0], workbench=client.workbench).answer(broadcast(made)).update
+    assert all(torch.equal(one[key], same[key]) for key in one)
+
+
+def test_system_noise_differs_each_time():
+    made = plan()
+    updates = [
+        Client(0, made, RECORDS[0], noise=lambda number, step: SystemNoise())
+        .answer(broadcast(made))
+        .update["1.bias"]
+        for _ in range(2)
+    ]
+    assert not torch.equal(*updates)

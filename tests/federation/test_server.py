@@ -1,0 +1,159 @@
+"""The server: weights, averaging, momentum, Adam, and the mean of the last models."""
+
+import numpy as np
+import pytest
+import torch
+
+from pacdp.data import load, partition
+from pacdp.errors import InputError
+from pacdp.federation import (
+    Aggregation,
+    Broadcast,
+    Client,
+    Privacy,
+    Reply,
+    Server,
+    Training,
+    make_plan,
+    simulate,
+)
+from pacdp.federation.weights import RULES, client_weights
+from pacdp.methods import method
+
+SIZES = {"a": 100, "b": 300, "c": 50}
+
+
+def plan(epsilon=(0.1, 1.0, 5.0), name="fixed", **server):
+    return make_plan(
+        sizes=SIZES,
+        shape=(3,),
+        classes=2,
+        method=method(name),
+        training=Training(rounds=4, local_steps=1),
+        privacy=Privacy(epsilon=epsilon),
+        server=Aggregation(**server),
+    )
+
+
+def test_weights_by_hand():
+    made = {rule: plan(weights=rule) for rule in RULES}
+    z = np.array([task.noise_multiplier for task in made["size"].clients])
+    n = np.array([100.0, 300.0, 50.0])
+    expected = {
+        "size": n,
+        "epsilon": n * [0.1, 1.0, 5.0],
+        "inverse-noise": n / z,
+        "tempered": n / (z**2 + np.median(z) ** 2),
+        "inverse-variance": (n / z) ** 2,
+    }
+    for rule, raw in expected.items():
+        found = client_weights(made[rule], [0, 1, 2], round=0)
+        assert found == pytest.approx(raw / raw.sum(), rel=1e-12)
+        some = client_weights(made[rule], [2, 0], round=0)
+        assert some == pytest.approx(raw[[2, 0]] / raw[[2, 0]].sum(), rel=1e-12)
+
+
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule != "inverse-variance"])
+def test_equal_budgets_weigh_by_size(rule):
+    made = plan(epsilon=1.0, weights=rule)
+    assert client_weights(made, [0, 1], round=0) == pytest.approx([0.25, 0.75])
+
+
+def test_without_noise_weights_are_by_size():
+    made = plan(name="fedavg", weights="inverse-noise")
+    assert client_weights(made, [0, 1], round=0) == pytest.approx([0.25, 0.75])
+
+
+def reply(client, value, number=0):
+    return Reply(client, number, {"w": torch.tensor([value, -value])})
+
+
+def start(made):
+    return Server(made, {"w": torch.zeros(2)})
+
+
+def test_averaging_is_over_those_who_answered():
+    server = start(plan())
+    server.combine([reply(0, 1.0), reply(1, 5.0)])
+    assert server.model["w"].tolist() == pytest.approx([4.0, -4.0])
+    server.combine([])
+    assert server.model["w"].tolist() == pytest.approx([4.0, -4.0])
+
+
+def test_momentum_by_hand():
+    server = start(plan(optimiser="momentum", momentum=0.5, lr=0.1))
+    for _ in range(3):
+        server.combine([reply(0, 1.0)])
+    # Speeds 1, 1.5, 1.75.
+    assert server.model["w"].tolist() == pytest.approx([0.425, -0.425])
+
+
+def test_adam_by_hand():
+    server = start(plan(optimiser="adam", lr=0.1))
+    server.combine([reply(0, 3.0)])
+    assert server.model["w"].tolist() == pytest.approx([0.1, -0.1], rel=1e-6)
+
+
+def test_the_last_models_are_averaged():
+    server = start(plan(average_last=0.5))
+    for number in range(4):
+        server.combine([reply(0, 1.0, number)])
+        server.finish_round(number)
+    assert server.model["w"].tolist() == pytest.approx([3.5, -3.5])
+
+
+def test_replies_of_two_rounds_are_refused():
+    with pytest.raises(InputError, match="are of rounds"):
+        start(plan()).combine([reply(0, 1.0, 0), reply(1, 1.0, 1)])
+
+
+def test_a_broadcast_cannot_be_changed_from_outside():
+    server = start(plan())
+    sent = server.broadcast(0)
+    sent.model["w"].add_(5)
+    assert server.model["w"].tolist() == [0.0, 0.0]
+    assert isinstance(sent, Broadcast)
+
+
+def test_a_run_goes_on_without_those_who_fail_or_refuse():
+    data = load("heart")
+    hospitals = partition(data, "natural")
+    made = make_plan(
+        sizes=hospitals.named_sizes,
+        shape=data.shape,
+        classes=2,
+        method=method("fixed"),
+        training=Training(
+            rounds=12, local_steps=1, clients_per_round=2, sampling="uniform", cap=0.2
+        ),
+        privacy=Privacy(epsilon=1.0),
+        seed=3,
+    )
+    result = simulate(made, data, hospitals, failure_rate=0.3)
+    assert sum(result.refused.values()) > 0
+    assert sum(result.failed.values()) > 0
+    answered = sum(row["answered"] for row in result.history)
+    lost = sum(result.refused.values()) + sum(result.failed.values())
+    assert answered + lost == 12 * 2
+    # Some of those who failed had paid: their releases are in the book, and not in the model.
+    paid = sum(client["releases"] for client in result.clients())
+    assert answered <= paid <= answered + sum(result.failed.values())
+
+
+def test_reads_like_algorithm_1():
+    data = load("heart")
+    hospitals = partition(data, "natural")
+    made = make_plan(
+        sizes=hospitals.named_sizes,
+        shape=data.shape,
+        classes=2,
+        method=method("fixed"),
+        training=Training(rounds=3, local_steps=1),
+    )
+    clients = [Client(n, made, records) for n, records in enumerate(hospitals.of(data))]
+    server = Server(made, clients[0].workbench.state())
+    for number in range(made.rounds):
+        sent = server.broadcast(number)
+        server.combine([clients[n].answer(sent) for n in made.participants(number)])
+    result = simulate(made, data, hospitals)
+    assert all(torch.equal(result.model[name], value) for name, value in server.model.items())
