@@ -81,6 +81,22 @@ def test_a_trained_model_loads_in_three_lines(folder):
     assert loaded.result["method"] == "pac-dp"
 
 
+def test_events_for_tensorboard(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run("run", "heart", "--profile", "smoke", "--tensorboard", tmp_path / "events")
+    events = EventAccumulator(str(tmp_path / "events")).Reload()
+    assert [event.step for event in events.Scalars("accuracy")] == [1, 2, 3]
+
+
+def test_a_hot_start_is_said_and_measured():
+    found = as_json(
+        *("run", "heart", "--profile", "smoke", "--set", "hot_start={epochs=5, lr=0.01}")
+    )
+    assert 0 < found["before_private_data"]["accuracy"] <= 1
+    assert "hot start" in run("plan", "heart", "--set", "hot_start={epochs=5}").stdout
+
+
 def test_evaluate_gives_what_the_run_said(folder):
     said = json.loads((folder / "result.json").read_text())
     found = as_json("evaluate", folder, "--data", "heart")

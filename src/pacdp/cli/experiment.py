@@ -85,6 +85,7 @@ def plan_command(
             "experiment": f"{experiment.name}: {experiment.description}",
             "method": f"{made.method} {_settings(made.settings)}".strip(),
             "model": f"{made.model.name}, {price.parameters:,} parameters",
+            "first model": "random" if made.hot_start is None else f"hot start, {made.hot_start}",
             "rounds": f"{made.rounds}, {made.per_round} of {len(made.clients)} clients each "
             f"({training.sampling})",
             "a participation": f"{work}; {training.optimiser.name}, lr {training.optimiser.lr:g}",
@@ -406,6 +407,11 @@ def _print_result(prepared: "Prepared", found: dict[str, Any]) -> None:
     for name in ("planned", "realised"):
         values = [client[f"epsilon_{name}"] for client in found["clients"]]
         rows[f"ε {name}"] = _range([value for value in values if value is not None])
+    if len(found["accuracy_by_budget"]) > 1:
+        rows["by budget"] = ", ".join(
+            f"ε = {budget}: {accuracy:.1%}"
+            for budget, accuracy in found["accuracy_by_budget"].items()
+        )
     rows["rounds"] = f"{found['rounds']} in {_duration(found['seconds'])}"
     print_rows(rows)
     if len(found["clients"]) > 20:

@@ -52,6 +52,7 @@ def plan_for(
         privacy=experiment.privacy,
         server=experiment.server,
         model=experiment.model,
+        hot_start=experiment.hot_start,
         data=experiment.name,
         seed=seed,
     )

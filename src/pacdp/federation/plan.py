@@ -17,7 +17,7 @@ from pydantic import PositiveInt, ValidationError
 from pacdp.checks import word
 from pacdp.errors import DataError, InputError
 from pacdp.federation.budgets import deal_budgets
-from pacdp.federation.configuration import Aggregation, Model, Privacy, Training
+from pacdp.federation.configuration import Aggregation, HotStart, Model, Privacy, Training
 from pacdp.federation.participation import participants, participation_cap
 from pacdp.methods import Method, method
 from pacdp.privacy import Adjacency, Guarantee, Release, Scope, account
@@ -67,6 +67,8 @@ class Plan(Settings):
     training: Training
     server: Aggregation
     privacy: Privacy
+    hot_start: HotStart | None = None
+    """How public data train the first model; None where it is random."""
     method: str
     settings: dict[str, Any]
     """The method's."""
@@ -172,6 +174,7 @@ def make_plan(
     privacy: Privacy | None = None,
     server: Aggregation | None = None,
     model: Model | None = None,
+    hot_start: HotStart | None = None,
     units: dict[str, int] | None = None,
     unit: str = "record",
     data: str = "data",
@@ -235,6 +238,7 @@ def make_plan(
         training=training,
         server=server,
         privacy=privacy,
+        hot_start=hot_start,
         method=method.name,
         settings=method.model_dump(mode="json"),
         seed=seed,
