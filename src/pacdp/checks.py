@@ -5,6 +5,7 @@ float or integer data. A value that is not allowed raises :class:`~pacdp.errors.
 the name, the offending value and what is allowed.
 """
 
+import difflib
 import math
 from collections.abc import Collection
 from typing import Any
@@ -140,6 +141,16 @@ def word(name: str, value: str) -> str:
     if not text(name, value).strip() or not value.isprintable():
         raise InputError(f"{name} = {value!r}: must be a printable name")
     return value
+
+
+def meant(name: str, options: Collection[str]) -> str:
+    """ "did you mean ...? " with the nearest of the options, or nothing if none is near.
+
+    >>> meant("hart", ["heart", "mnist"])
+    'did you mean heart? '
+    """
+    near = difflib.get_close_matches(name.lower(), options, n=2, cutoff=0.55)
+    return f"did you mean {' or '.join(near)}? " if near else ""
 
 
 def member(name: str, value: str, allowed: Collection[str]) -> str:

@@ -1,9 +1,15 @@
 """Settings as frozen values, and refusals of wrong ones in one line."""
 
-import difflib
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError
+
+from pacdp.checks import meant
+
+# Neither true nor "0.1" is a number.
+Real = Annotated[float, Strict()]
+Whole = Annotated[int, Strict()]
+Count = Annotated[int, Strict(), Field(gt=0)]
 
 
 class Settings(BaseModel):
@@ -13,7 +19,7 @@ class Settings(BaseModel):
 
 
 def explain(error: ValidationError, model: type[BaseModel], where: str = "") -> str:
-    """The first fault of a pydantic refusal, with the nearest right key for a wrong one.
+    """The worst fault of a pydantic refusal, with the nearest right key for a wrong one.
 
     >>> class Training(Settings):
     ...     rounds: int = 1
@@ -23,14 +29,17 @@ def explain(error: ValidationError, model: type[BaseModel], where: str = "") -> 
     ...     explain(error, Training, "training")
     'training.round: is no setting; did you mean rounds? There are rounds'
     """
-    fault = error.errors(include_url=False)[0]
-    parts = [str(part) for part in fault["loc"]]
-    place = ".".join([part for part in (where, *parts) if part])
+    faults = error.errors(include_url=False)
+    # A wrong key explains a missing one; and where several forms are allowed, what got furthest
+    # into one of them is what was meant.
+    order = ("extra_forbidden", "value_error")
+    fault = max(faults, key=lambda f: (f["type"] == order[0], f["type"] == order[1], len(f["loc"])))
+    path = [str(part) for part in fault["loc"]]
+    place = ".".join([part for part in (where, *path) if part and not _is_form(part)])
     if fault["type"] == "extra_forbidden":
-        names = _names(model, parts[:-1])
-        near = difflib.get_close_matches(parts[-1], names, n=1)
-        meant = f"did you mean {near[0]}? " if near else ""
-        return f"{place}: is no setting; {meant}There are {', '.join(names) or 'none'}"
+        names = _names(model, path[:-1])
+        near = meant(path[-1], names)
+        return f"{place}: is no setting; {near}There are {', '.join(names) or 'none'}"
     if fault["type"] == "missing":
         return f"{place}: is missing"
     message = fault["msg"].removeprefix("Value error, ")
@@ -39,10 +48,17 @@ def explain(error: ValidationError, model: type[BaseModel], where: str = "") -> 
     return f"{place}{shown}: {message[0].lower()}{message[1:]}"
 
 
+def _is_form(part: str) -> bool:
+    """Whether a step of a place only says which of several allowed forms was tried."""
+    return part in ("float", "int", "str", "Levels") or "[" in part
+
+
 def _names(model: type[BaseModel], path: list[str]) -> list[str]:
     """The settings there are at a place inside a model."""
     current: Any = model
     for part in path:
+        if _is_form(part):
+            continue
         field = current.model_fields.get(part) if _is_model(current) else None
         if field is None:
             return []

@@ -153,6 +153,24 @@ def test_own_data_and_patients(tmp_path):
     assert "zero-out of a patient" in text
 
 
+def test_a_model_that_diverges_is_said_to(tmp_path):
+    arguments = (
+        *("run", "heart", "--method", "fedavg", "--set", "model.name=mlp"),
+        *("--set", "training.optimiser.lr=1e38", "--set", "training.rounds=4"),
+    )
+    assert "diverged" in run(*arguments).stdout
+    found = as_json(*arguments, "--out", tmp_path / "run")
+    assert "loss" not in found["metrics"]
+    assert (tmp_path / "run" / "result.json").exists()
+
+
+def test_a_slip_in_an_unused_size_is_found(tmp_path):
+    path = tmp_path / "mine.toml"
+    run("init", path)
+    path.write_text(path.read_text().replace("training.rounds = 2", "training.round = 2"))
+    assert "profile smoke: training.round: is no setting" in refused("plan", path)
+
+
 def test_budgets_per_release_are_labelled():
     found = as_json("run", "heart", "--profile", "smoke", "--set", "privacy.scope=per-release")
     client = found["clients"][0]
@@ -180,6 +198,23 @@ def test_budgets_per_release_are_labelled():
         (("run", "heart", "--set", "data.name=hert"), "did you mean heart"),
         (("run", "heart", "--set", "methods.pac-dp.curve=nowhere.json"), "nowhere.json"),
         (("run", "heart", "--seed", "-1"), "--seed -1"),
+        (("run", "heart", "--seed", str(2**63)), "must be a whole number from 0 to 2^63 - 1"),
+        (("run", "heart", "--set", f"model.seed={2**70}"), "model.seed"),
+        (("run", "heart", "--method", ""), "must be NAME"),
+        (("run", "heart", "--set", "methods=3"), "methods = 3"),
+        (("run", "heart", "--set", "methods.fixd.clipping_bound=1"), "did you mean fixed"),
+        (("run", "heart", "--set", "privacy.epsilon=true"), "privacy.epsilon"),
+        (("run", "heart", "--set", 'privacy.epsilon="0.5"'), "privacy.epsilon"),
+        (("run", "heart", "--set", "privacy.epsilon={level=[1.0],shares=[1.0]}"), "levels"),
+        (("run", "heart", "--set", "privacy.epsilon={levels=[1.0],shares=[nan]}"), "shares"),
+        (("run", "heart", "--set", "data.nme=3"), "did you mean name"),
+        (("run", "heart", "--set", "data.options.name=x"), "is no option"),
+        (("run", "heart", "--set", "model.settings.biass=1"), "did you mean bias"),
+        (
+            ("run", "heart", "--set", "methods.pac-dp.curve.familly=power"),
+            "did you mean family",
+        ),
+        (("run", "heart", "--device", "meta"), "must be cpu, cuda or mps"),
         (("run", "heart", "--device", "abacus"), "--device abacus"),
         (("compare", "heart", "--seeds", "0"), "seeds = 0"),
         (("compare", "heart", "--methods", "fixed,fixed"), "must be different"),

@@ -1,5 +1,7 @@
 """The server: weights, averaging, momentum, Adam, and the mean of the last models."""
 
+from typing import get_args
+
 import numpy as np
 import pytest
 import torch
@@ -17,10 +19,12 @@ from pacdp.federation import (
     make_plan,
     simulate,
 )
-from pacdp.federation.weights import RULES, client_weights
+from pacdp.federation.client import simulated_noise
+from pacdp.federation.weights import client_weights
 from pacdp.methods import method
 
 SIZES = {"a": 100, "b": 300, "c": 50}
+RULES = get_args(Aggregation.model_fields["weights"].annotation)
 
 
 def plan(epsilon=(0.1, 1.0, 5.0), name="fixed", **server):
@@ -102,9 +106,26 @@ def test_the_last_models_are_averaged():
     assert server.model["w"].tolist() == pytest.approx([3.5, -3.5])
 
 
-def test_replies_of_two_rounds_are_refused():
+def test_a_share_of_rounds_is_rounded_up():
+    server = start(plan(average_last=0.05))
+    for number in range(4):
+        server.combine([reply(0, 1.0, number)])
+        server.finish_round(number)
+    assert server.model["w"].tolist() == pytest.approx([4.0, -4.0])
+
+
+def test_replies_that_cannot_be_are_refused():
     with pytest.raises(InputError, match="are of rounds"):
         start(plan()).combine([reply(0, 1.0, 0), reply(1, 1.0, 1)])
+    with pytest.raises(InputError, match="one client answers twice"):
+        start(plan()).combine([reply(0, 1.0), reply(0, 1.0)])
+
+
+def test_one_spoiled_update_does_not_spoil_the_model():
+    server = start(plan())
+    server.combine([reply(0, float("nan")), reply(1, 5.0)])
+    assert server.spoiled == [0]
+    assert server.model["w"].tolist() == pytest.approx([5.0, -5.0])
 
 
 def test_a_broadcast_cannot_be_changed_from_outside():
@@ -150,7 +171,10 @@ def test_reads_like_algorithm_1():
         method=method("fixed"),
         training=Training(rounds=3, local_steps=1),
     )
-    clients = [Client(n, made, records) for n, records in enumerate(hospitals.of(data))]
+    clients = [
+        Client(n, made, records, noise=simulated_noise(made.seed, n))
+        for n, records in enumerate(hospitals.of(data))
+    ]
     server = Server(made, clients[0].workbench.state())
     for number in range(made.rounds):
         sent = server.broadcast(number)

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import statistics
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -201,7 +202,7 @@ def compare_command(
             bar.update(task, description=f"{method}, seed {seed}")
             bar.advance(task)
 
-        found = compare(prepared, names, range(number), observe=observe)
+        found = compare(prepared, names, range(number), profile=profile, observe=observe)
     if as_json:
         print_json({"experiment": experiment.name, "seeds": number, "methods": found})
         return
@@ -216,7 +217,7 @@ def compare_command(
     for heading in (metric, "budget ε", "certified ε", "refused"):
         table.add_column(heading, justify="right")
     for method, runs in found.items():
-        spread = Spread.of([run["metrics"][metric] for run in runs])
+        spread = Spread.of([run["metrics"].get(metric, math.nan) for run in runs])
         shown = (
             f"{100 * spread.mean:.1f} ± {100 * spread.deviation:.1f} %"
             if metric == "accuracy"
@@ -289,12 +290,13 @@ def init_command(
     from pacdp.experiments.template import SCHEMA, schema, template
 
     beside = path.with_name(SCHEMA)
-    for made in (path, beside):
-        if made.exists():
-            raise InputError(f"{made}: exists already, and is not touched")
-    text = template(path.stem, data)
-    path.write_text(text)
-    beside.write_text(json.dumps(schema(), indent=2, ensure_ascii=False) + "\n")
+    described = json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
+    if path.exists():
+        raise InputError(f"{path}: exists already, and is not touched")
+    if beside.exists() and beside.read_text() != described:
+        raise InputError(f"{beside}: exists already and is another one, and is not touched")
+    path.write_text(template(path.stem, data))
+    beside.write_text(described)
     typer.echo(f"{path}: try it with: pacdp plan {path}")
 
 
@@ -303,12 +305,14 @@ def _method(experiment: "Experiment", text: str | None) -> "Method":
     if text is None:
         return experiment.made_method()
     name, *parts = text.split(":")
+    if not name:
+        raise InputError(f"--method {text!r}: must be NAME or NAME:KEY=VALUE")
     return experiment.made_method(name, options.assignments("--method", parts))
 
 
 def _seed(seed: int) -> int:
-    if seed < 0:
-        raise InputError(f"--seed {seed}: must be a whole number >= 0")
+    if not 0 <= seed < 2**63:
+        raise InputError(f"--seed {seed}: must be a whole number from 0 to 2^63 - 1")
     return seed
 
 
@@ -316,6 +320,8 @@ def _device(name: str) -> str:
     import torch
 
     try:
+        if name.split(":")[0] not in ("cpu", "cuda", "mps"):
+            raise RuntimeError("must be cpu, cuda or mps")
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
         raise InputError(f"--device {name}: {str(error).splitlines()[0]}") from None
@@ -399,6 +405,8 @@ def _print_result(prepared: "Prepared", found: dict[str, Any]) -> None:
         rows["before"] = f"{found['before_private_data']['accuracy']:.1%} before any private data"
     if found["accuracy"] is not None:
         rows["accuracy"] = f"{found['accuracy']:.1%} (chance {found['chance']:.1%})"
+    if "loss" not in found["metrics"]:
+        rows["loss"] = "none: the model diverged, its answers are not finite"
     rows |= {
         name.replace("_", " "): f"{value:.4g}"
         for name, value in found["metrics"].items()

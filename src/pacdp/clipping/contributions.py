@@ -10,7 +10,7 @@ products between positions, whichever moves less memory.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -59,6 +59,13 @@ class Contribution(Protocol):
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Σ_i w_i·gradient_i: (*shape)."""
 
+    def without(self, examples: Tensor) -> "Contribution":
+        """The same with these examples' gradients zero, whatever they were: (B,) flags."""
+
+
+def _silenced(values: Tensor, examples: Tensor) -> Tensor:
+    return values.masked_fill(examples.reshape(-1, *[1] * (values.ndim - 1)), 0)
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -75,6 +82,9 @@ class Rows:
     def weighted_sum(self, weights: Tensor) -> Tensor:
         flat = self.gradients.flatten(1)
         return (weights @ flat).reshape(self.gradients.shape[1:])
+
+    def without(self, examples: Tensor) -> "Rows":
+        return Rows(_silenced(self.gradients, examples))
 
 
 @dataclass(frozen=True)
@@ -101,6 +111,9 @@ class Outer:
             return Rows(self._made).weighted_sum(weights)
         scaled = self.gradients * weights[:, None, None]
         return scaled.flatten(0, 1).T @ self.inputs.flatten(0, 1)
+
+    def without(self, examples: Tensor) -> "Outer":
+        return Outer(_silenced(self.inputs, examples), _silenced(self.gradients, examples))
 
     @property
     def _by_positions(self) -> bool:
@@ -141,6 +154,13 @@ class Convolution:
             total = Rows(self._made).weighted_sum(weights)
             return total if self._one_by_one else total.permute(0, 3, 1, 2)
         return self._summed(self.inputs, self.gradients * weights[:, None, None, None])
+
+    def without(self, examples: Tensor) -> "Convolution":
+        return replace(
+            self,
+            inputs=_silenced(self.inputs, examples),
+            gradients=_silenced(self.gradients, examples),
+        )
 
     def _summed(self, inputs: Tensor, gradients: Tensor) -> Tensor:
         """The ordinary weight gradient, summed over examples."""
@@ -259,6 +279,9 @@ class Lookup:
         made = self.gradients.new_zeros(self.rows, scaled.shape[2])
         return made.index_add_(0, self.indices.flatten(), scaled.flatten(0, 1))
 
+    def without(self, examples: Tensor) -> "Lookup":
+        return replace(self, gradients=_silenced(self.gradients, examples))
+
 
 class Together:
     """Several uses of one parameter: a layer called twice, or tied weights.
@@ -280,6 +303,9 @@ class Together:
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         return self._rows.weighted_sum(weights)
+
+    def without(self, examples: Tensor) -> Rows:
+        return self._rows.without(examples)
 
 
 def by_unit(use: Contribution, units: Tensor) -> Rows:

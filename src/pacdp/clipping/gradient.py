@@ -160,14 +160,12 @@ class ClippedGradient:
         if units is not None:
             contributions = {name: by_unit(use, units) for name, use in contributions.items()}
         squares = _squared_norms(contributions)
-        finite = torch.isfinite(squares)
-        if not finite.all():
-            # Zero times NaN is NaN: the sum is taken again without them.
-            kept = finite if units is None else finite[units]
-            left = None if units is None else _from_zero(units[kept])
-            again, more = self._sum(part_of(inputs, kept), part_of(targets, kept), bound, left)
-            return again, more + int((~finite).sum())
-        factors = clip_factors(squares, bound)
+        bad = ~torch.isfinite(squares)
+        if bad.any():
+            # Zero times NaN is NaN, so they are taken out. The batch is not run again without
+            # them: it would draw other dropout masks, and one record would move all others.
+            contributions = {name: use.without(bad) for name, use in contributions.items()}
+        factors = clip_factors(squares.masked_fill(bad, 0), bound)
         total = {}
         for name, parameter in self._trainable.items():
             # Taken out as it is summed, so that what it kept can be freed.
@@ -176,7 +174,7 @@ class ClippedGradient:
                 total[name] = torch.zeros_like(parameter, dtype=torch.float32)
             else:
                 total[name] = contribution.weighted_sum(factors).reshape(parameter.shape)
-        return total, 0
+        return total, int(bad.sum())
 
     def _zeros(self) -> dict[str, Tensor]:
         return {
@@ -192,7 +190,10 @@ class ClippedGradient:
         path = tuple(use.layer for use in uses)
         times, moved = self._verified.get(path, (0, frozenset()))
         if times < VERIFICATIONS and len(moved) < len(self._trainable):
-            self._verified[path] = times + 1, moved | self._verify(inputs, targets)
+            # How often it is verified depends on the records; what dropout draws must not.
+            with torch.random.fork_rng():
+                found = self._verify(inputs, targets)
+            self._verified[path] = times + 1, moved | found
         return self._collected(uses, losses)
 
     def _forward(self, inputs: Any, targets: Any) -> tuple[list[Use], Tensor]:

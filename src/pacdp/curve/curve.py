@@ -53,11 +53,17 @@ class Curve(Settings):
             raise ValueError(f"{self.family}: has {given} coefficients, must have {wanted}")
         if self.family == "piecewise":
             knots = self.coefficients[::2]
+            if knots and not knots[0] > 0:
+                raise ValueError("piecewise: budgets must be > 0")
             if given < 4 or given % 2 or any(a >= b for a, b in pairwise(knots)):
                 raise ValueError("piecewise: must be pairs of budget and bound, budgets rising")
         function = self._function()
-        for step in range(CHECKED + 1):
-            epsilon = low * (high / low) ** (step / CHECKED)
+        points = [low * (high / low) ** (step / CHECKED) for step in range(CHECKED + 1)]
+        if self.family == "quadratic" and self.coefficients[0]:
+            # The lowest or highest point may lie between two of them.
+            vertex = -self.coefficients[1] / (2 * self.coefficients[0])
+            points += [vertex] if low < vertex < high else []
+        for epsilon in points:
             if not 0 < function(epsilon) < math.inf:
                 raise ValueError(
                     f"{self.family} {list(self.coefficients)}: is {function(epsilon):.4g} at "
@@ -74,10 +80,10 @@ class Curve(Settings):
         values = self.coefficients
         if self.family == "quadratic":
             a, b, c = values
-            return lambda epsilon: a * epsilon**2 + b * epsilon + c
+            return lambda epsilon: a * epsilon * epsilon + b * epsilon + c
         if self.family == "power":
             scale, exponent = values
-            return lambda epsilon: scale * epsilon**exponent
+            return lambda epsilon: scale * math.exp(min(exponent * math.log(epsilon), 700))
         knots, bounds = [math.log(e) for e in values[::2]], values[1::2]
         through = PchipInterpolator(knots, bounds, extrapolate=False)
         return lambda epsilon: float(through(min(max(math.log(epsilon), knots[0]), knots[-1])))

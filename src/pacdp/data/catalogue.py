@@ -1,6 +1,5 @@
 """Every data set by its name."""
 
-import difflib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pacdp.checks import meant
 from pacdp.data import heart, images, own, small
 from pacdp.data.folder import VARIABLE, data_folder
 from pacdp.data.images import ImageSet
@@ -81,16 +81,14 @@ def listing(name: str) -> Listing:
     >>> listing("hart")
     Traceback (most recent call last):
     ...
-    pacdp.errors.InputError: data = 'hart': unknown; did you mean heart, heart-full? there are ...
+    pacdp.errors.InputError: data = 'hart': unknown; did you mean heart? there are ...
     """
     if name in CATALOGUE:
         return CATALOGUE[name]
     if Path(name).is_file():
         raise InputError(f"data = {name!r}: is a file; name the folder with a file for each client")
-    near = difflib.get_close_matches(name.lower(), CATALOGUE, n=2, cutoff=0.5)
-    meant = f"did you mean {', '.join(near)}? " if near else ""
     raise InputError(
-        f"data = {name!r}: unknown; {meant}there are {', '.join(CATALOGUE)}, "
+        f"data = {name!r}: unknown; {meant(name, CATALOGUE)}there are {', '.join(CATALOGUE)}, "
         "or a folder with a file for each client"
     )
 

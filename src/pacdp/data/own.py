@@ -14,7 +14,6 @@ a number. Columns go by their names, whatever their order. An .npz file has the 
 """
 
 import csv
-import difflib
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from pacdp.checks import meant
 from pacdp.data.records import (
     Array,
     Dataset,
@@ -220,9 +220,8 @@ def _read_csv(path: Path, ranges: Ranges, unit: str, like: tuple[str, ...] | Non
     names = names if like is None else like
     stray = [name for name in ranges if name not in names]
     if stray:
-        near = difflib.get_close_matches(stray[0].lower(), [n.lower() for n in names], n=1)
-        meant = f" (did you mean {near[0]}?)" if near else ""
-        raise DataError(f"ranges.toml: {stray[0]} is no column of {path}{meant}")
+        near = meant(stray[0], names)
+        raise DataError(f"ranges.toml: {stray[0]} is no column of {path}; {near}must be one")
     raw = [_numbers(path, name, _column(header, rows, name)) for name in names]
     people = _column(header, rows, named) if named in header else None
     for line, name in people or ():

@@ -81,6 +81,7 @@ def compare(
     methods: Sequence[str],
     seeds: Sequence[int],
     *,
+    profile: str | None = None,
     observe: Callable[[str, int], None] | None = None,
 ) -> dict[str, list[dict[str, Any]]]:
     """The summaries of each method over the seeds."""
@@ -90,7 +91,7 @@ def compare(
             if observe is not None:
                 observe(name, seed)
             prepared = make(name, seed)
-            found[name].append(summary(prepared, execute(prepared), profile=None))
+            found[name].append(summary(prepared, execute(prepared), profile=profile))
     return found
 
 

@@ -5,21 +5,19 @@ sizes of the same thing, and ``--set training.rounds=5`` changes a single settin
 """
 
 import copy
-import difflib
 import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, PositiveInt, ValidationError
+from pydantic import Field, ValidationError
 
+from pacdp.checks import meant
 from pacdp.errors import InputError
 from pacdp.federation import Aggregation, HotStart, Model, Privacy, Training
 from pacdp.methods import METHODS, Method, method
-from pacdp.settings import Settings, explain
-
-PROFILES = ("smoke", "desk", "full")
+from pacdp.settings import Count, Real, Settings, explain
 
 
 class Data(Settings):
@@ -30,8 +28,8 @@ class Data(Settings):
     partition: str | None = Field(
         None, description="natural, iid, dirichlet, shards, quantity or near-global."
     )
-    clients: PositiveInt | None = Field(None, description="How many, unless natural.")
-    settings: dict[str, float] = Field({}, description="The partition's, such as alpha.")
+    clients: Count | None = Field(None, description="How many, unless natural.")
+    settings: dict[str, Real] = Field({}, description="The partition's, such as alpha.")
 
 
 class Experiment(Settings):
@@ -46,8 +44,8 @@ class Experiment(Settings):
     server: Aggregation = Field(Aggregation(), description="How updates are combined.")
     privacy: Privacy = Field(Privacy(), description="What clients are promised.")
     hot_start: HotStart | None = Field(None, description="A first model from public data.")
-    evaluate_every: PositiveInt = Field(1, description="Rounds between looks at the test records.")
-    failure_rate: float = Field(0.0, ge=0, lt=1, description="How often a client fails.")
+    evaluate_every: Count = Field(1, description="Rounds between looks at the test records.")
+    failure_rate: Real = Field(0.0, ge=0, lt=1, description="How often a client fails.")
     methods: dict[str, dict[str, Any]] = Field({}, description="Settings of methods, by name.")
     profiles: dict[str, dict[str, Any]] = Field({}, description="Changes for smoke, desk, full.")
 
@@ -91,20 +89,33 @@ def read_experiment(
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{where}: is no TOML ({error})") from None
+    folder = Path(where).parent if Path(where).is_file() else None
+    whole = _checked(content, where, folder)
+    # Every size is read, so that a slip in one is found before it is wanted.
+    sizes = {
+        name: _checked(merged(content, settings), f"{where}, profile {name}", folder)
+        for name, settings in whole.profiles.items()
+    }
+    if profile is not None and profile not in sizes:
+        raise InputError(f"profile = {profile!r}: {where} has {', '.join(sizes) or 'none'}")
+    if not changes:
+        return whole if profile is None else sizes[profile]
     if profile is not None:
-        profiles = content.get("profiles", {})
-        if profile not in profiles:
-            raise InputError(
-                f"profile = {profile!r}: {where} has {', '.join(profiles) or 'no profiles'}"
-            )
-        content = merged(content, profiles[profile])
+        content = merged(content, whole.profiles[profile])
     for change in changes:
         content = merged(content, _change(change))
-    folder = Path(where).parent if Path(where).is_file() else None
+    return _checked(content, where, folder)
+
+
+def _checked(content: Mapping[str, Any], where: str, folder: Path | None) -> Experiment:
+    """The settings as an experiment, and every method in it as a method."""
     try:
-        return Experiment.model_validate(_with_paths(content, folder))
+        made = Experiment.model_validate(_with_paths(dict(content), folder))
     except ValidationError as error:
         raise InputError(f"{where}: {explain(error, Experiment)}") from None
+    for name in made.methods:
+        made.made_method(name)
+    return made
 
 
 def _text(name: str) -> tuple[str, str]:
@@ -118,10 +129,9 @@ def _text(name: str) -> tuple[str, str]:
     if name in shipped():
         file = resources.files("pacdp.experiments").joinpath("files", f"{name}.toml")
         return file.read_text(encoding="utf-8"), name
-    near = difflib.get_close_matches(name, shipped(), n=1)
-    meant = f"did you mean {near[0]}? " if near else ""
     raise InputError(
-        f"experiment = {name!r}: unknown; {meant}there are {', '.join(shipped())}, or a TOML file"
+        f"experiment = {name!r}: unknown; {meant(name, shipped())}there are "
+        f"{', '.join(shipped())}, or a TOML file"
     )
 
 
@@ -145,17 +155,21 @@ def _change(text: str) -> dict[str, Any]:
     if not sign or not all(keys):
         raise InputError(f"--set {text!r}: must be KEY=VALUE, such as training.rounds=5")
     try:
-        parsed = tomllib.loads(f"x = {value}")["x"]
+        table = tomllib.loads(f"x = {value}")
+        parsed = table["x"] if len(table) == 1 else value
     except tomllib.TOMLDecodeError:
         parsed = value.strip()
+    change: Any = parsed
     for key in reversed(keys):
-        parsed = {key: parsed}
-    return dict(parsed)
+        change = {key: change}
+    return dict(change)
 
 
 def _with_paths(content: dict[str, Any], folder: Path | None) -> dict[str, Any]:
     """Paths of curves are meant from where the file is."""
-    for settings in content.get("methods", {}).values():
+    content = copy.deepcopy(content)
+    methods = content.get("methods")
+    for settings in methods.values() if isinstance(methods, dict) else ():
         curve = settings.get("curve") if isinstance(settings, dict) else None
         if isinstance(curve, str) and folder is not None and not Path(curve).is_absolute():
             settings["curve"] = str(folder / curve)

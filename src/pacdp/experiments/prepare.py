@@ -28,6 +28,9 @@ class Prepared:
 def read_data(experiment: Experiment, *, seed: int) -> tuple[Dataset, Partition]:
     """The data set and its split among clients; the seed draws the split where it is drawn."""
     settings = experiment.data
+    taken = [key for key in settings.options if key in ("name", "folder")]
+    if taken:
+        raise InputError(f"data.options.{taken[0]}: is no option of a data set")
     dataset = load(settings.name, **settings.options)
     kind = settings.partition or ("natural" if dataset.clients else "iid")
     unknown = [key for key in settings.settings if key not in RULES.get(kind, ({}, {}))[1]]

@@ -81,6 +81,8 @@ class Run:
             weights = load_file(folder / "model.safetensors")
         except Exception as error:  # damaged files can fail in any way
             raise DataError(f"{folder}: is damaged ({error})") from error
+        if not isinstance(result, dict):
+            raise DataError(f"{folder}: is damaged (result.json holds no object)")
         return cls(folder, Plan.load(folder / "plan.json"), result, weights)
 
     def model(self) -> nn.Module:

@@ -1,5 +1,6 @@
 """A commented experiment to start from, and a schema that lets an editor help."""
 
+import json
 from typing import Any
 
 from pacdp.experiments.experiment import Experiment
@@ -13,15 +14,15 @@ def template(name: str, data: str) -> str:
     >>> template("mine", "heart").splitlines()[0]
     '#:schema ./pacdp.schema.json'
     """
-    quoted = data.replace("\\", "/")
-    return f'''#:schema ./{SCHEMA}
+    title, source = (json.dumps(text, ensure_ascii=False) for text in (name, data))
+    return f"""#:schema ./{SCHEMA}
 # Everything about a training but its seed. See what it will do: pacdp plan {name}.toml
-name = "{name}"
+name = {title}
 description = "what it is, in a line"
 method = "pac-dp"           # or fixed, dp-fedavg, fedavg
 
 [data]
-name = "{quoted}"           # a name of `pacdp data list`, or a folder with a file for each client
+name = {source}           # a name of `pacdp data list`, or a folder with a file for each client
 # partition = "dirichlet"   # natural, iid, dirichlet, shards, quantity, near-global
 # clients = 50
 # settings = {{ alpha = 0.5 }}
@@ -60,7 +61,7 @@ clipping_bound = 1.0
 
 [profiles.smoke]            # pacdp run {name}.toml --profile smoke
 training.rounds = 2
-'''
+"""
 
 
 def schema() -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from pacdp.checks import positive
 from pacdp.errors import InputError
-from pacdp.settings import Settings
+from pacdp.settings import Real, Settings
 
 
 class Levels(Settings):
@@ -21,15 +21,15 @@ class Levels(Settings):
     [2, 1, 1]
     """
 
-    levels: tuple[float, ...] = Field(min_length=1, description="Budgets ε.")
-    shares: tuple[float, ...] = Field(description="The share of clients that hold each, sum 1.")
+    levels: tuple[Real, ...] = Field(min_length=1, description="Budgets ε.")
+    shares: tuple[Real, ...] = Field(description="The share of clients that hold each, sum 1.")
     assignment: Literal["exact", "sampled"] = Field(
         "exact", description="By largest remainder, or by chance."
     )
 
     @model_validator(mode="after")
     def _checked(self) -> "Levels":
-        if len(self.shares) != len(self.levels) or min(self.shares) <= 0:
+        if len(self.shares) != len(self.levels) or not all(share > 0 for share in self.shares):
             raise ValueError(f"shares {list(self.shares)}: must be one > 0 for each level")
         if abs(sum(self.shares) - 1) > 1e-9:
             raise ValueError(f"shares {list(self.shares)}: add up to {sum(self.shares):g}, not 1")

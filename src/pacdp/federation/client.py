@@ -7,6 +7,7 @@ else: no loss, no norm, no count. A real federation wraps exactly this.
 """
 
 import hashlib
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pacdp.clipping import Bounded, NoiseSource, SimulatedNoise, release
+from pacdp.clipping import Bounded, NoiseSource, SimulatedNoise, SystemNoise, release
 from pacdp.data import Records
 from pacdp.errors import BudgetExceededError, InputError
 from pacdp.federation.plan import ClientPlan, Plan
@@ -46,12 +47,12 @@ class Reply:
 class Client:
     """One client of a federation.
 
-    ``book`` is its ledger; without one it keeps a new book in memory, as simulations do. ``noise``
-    gives the source for a round and a step: by default it is seeded, for simulation. In a
-    federation it must come from the operating system (:class:`~pacdp.clipping.SystemNoise`).
+    ``book`` is its ledger; without one it keeps a new book in memory. ``noise`` gives the source
+    for a round and a step: by default the operating system's entropy. A simulation passes
+    :func:`simulated_noise`, which whoever knows the seed can take off again.
 
-    Formal guarantee: over all answers it ever gives under its book, its uploads are (ε, δ)-private
-    for the book's budget, adjacency and unit, whatever the server sends.
+    Formal guarantee: with the system's noise, all answers it ever gives under its book are together
+    (ε, δ)-private for the book's budget, adjacency and unit, whatever the server sends.
     """
 
     def __init__(
@@ -69,8 +70,10 @@ class Client:
         self.task = plan.clients[number]
         self.method = plan.made_method
         self.workbench = workbench or Workbench(plan)
-        self.noise = noise or _simulated(plan.seed, number)
+        self.noise = noise or (lambda number, step: SystemNoise())
         self.book = self._checked(book)
+        # One answer at a time: the model on the workbench is one.
+        self._lock = threading.Lock()
         self.inputs, self.targets = records.tensors(self.workbench.device)
         self.units = _units(records, self.task, plan.unit)
         if len(records) != self.task.records:
@@ -85,12 +88,23 @@ class Client:
         A client that has answered as often as planned, or whose book has too little left, refuses
         with :class:`~pacdp.errors.BudgetExceededError` and sends nothing.
         """
-        if not 0 <= broadcast.round < self.plan.rounds:
-            raise InputError(f"round = {broadcast.round}: must be from 0 to {self.plan.rounds - 1}")
-        self.workbench.load(broadcast.model)
-        self._pay()
-        with self._own_dropout(broadcast.round):
-            update = self.method.train(_Participation(self, broadcast))
+        if type(broadcast.round) is not int or not 0 <= broadcast.round < self.plan.rounds:
+            raise InputError(
+                f"round = {broadcast.round!r}: must be a whole number from 0 to "
+                f"{self.plan.rounds - 1}"
+            )
+        with self._lock:
+            # A copy: what was sent may be the very tensors that are about to be trained.
+            model = {name: value.detach().clone() for name, value in broadcast.model.items()}
+            self.workbench.load(model)
+            self._pay()
+            work = _Participation(self, Broadcast(broadcast.round, model))
+            with self._own_dropout(broadcast.round):
+                update = self.method.train(work)
+            if not work.may_leave(update):
+                raise BudgetExceededError(
+                    f"client {self.task.name}: its method sends what was not released"
+                )
         return Reply(self.number, broadcast.round, update)
 
     def _pay(self) -> None:
@@ -98,21 +112,31 @@ class Client:
         planned = self.plan.release(self.number)
         if planned is None or self.book is None:
             return
-        made = self.book.released(self.plan.run)
-        if made + self.task.passes > self.task.releases:
-            raise BudgetExceededError(
-                f"client {self.task.name}: has answered as often as planned, "
-                f"{self.task.participations} times"
+        try:
+            self.book.reserve(
+                planned.times(self.task.passes),
+                run=self.plan.run,
+                label=self.plan.label,
+                at_most=self.task.releases,
             )
-        self.book.reserve(planned.times(self.task.passes), run=self.plan.run, label=self.plan.label)
+        except BudgetExceededError as error:
+            raise BudgetExceededError(f"client {self.task.name}: {error}") from None
 
     def _checked(self, book: Book | None) -> Book | None:
         """The book, if it promises the same as the plan; a new one in memory if there is none."""
         budget = self.plan.budget(self.number)
         if budget is None:
+            if book is not None:
+                raise InputError(
+                    f"client {self.task.name}: {self.plan.method} has no guarantee, and must have "
+                    "no ledger"
+                )
             return None
         if book is None:
             return MemoryBook(budget)
+        holder = getattr(book, "client", self.task.name)
+        if holder != self.task.name:
+            raise InputError(f"client {self.task.name}: its ledger is that of {holder}")
         mine = book.filter.budget
         for name in ("delta", "adjacency", "unit"):
             if getattr(mine, name) != getattr(budget, name):
@@ -125,9 +149,6 @@ class Client:
     @contextmanager
     def _own_dropout(self, round: int) -> Iterator[None]:  # noqa: A002
         """Dropout of its own for each client and round, the same in every run."""
-        if not self.workbench.draws:
-            yield
-            return
         with torch.random.fork_rng(devices=[]):
             key = f"{self.plan.seed} {self.number} {round}".encode()
             torch.manual_seed(int.from_bytes(hashlib.sha256(key).digest()[:7]))
@@ -142,9 +163,16 @@ class _Participation:
         self._broadcast = broadcast
         self._bench = client.workbench
         self._planned = client.plan.release(client.number)
-        self._steps_released = 0
         self._optimiser: torch.optim.Optimizer | None = None
         self._everything = torch.arange(len(client.inputs))
+        # What was summed over which records, what of it was released, and how often each unit
+        # was in it. Kept by identity, with the objects themselves so that no other takes theirs.
+        self._sums: list[tuple[Bounded, Tensor]] = []
+        self._released: list[Tensors] = []
+        self._touched = np.zeros(client.task.units, np.int64)
+        self._steps_released = 0
+        self._clean = True
+        self._updates: list[Tensors] = []
 
     @property
     def round(self) -> int:
@@ -181,14 +209,18 @@ class _Participation:
     def clipped_sum(self, batch: Tensor, bound: float) -> Bounded:
         inputs, targets = self._records(batch)
         units = self._client.units
-        return self._bench.gradient(
+        total = self._bench.gradient(
             inputs,
             targets,
             clipping_bound=bound,
             units=None if units is None else units[batch].to(inputs.device),
         )
+        self._sums.append((total, batch))
+        return total
 
     def plain_mean(self, batch: Tensor) -> Tensors:
+        if self._planned is not None:
+            raise BudgetExceededError(f"client {self.task.name}: a plain gradient is not paid for")
         inputs, targets = self._records(batch)
         with torch.enable_grad():
             loss = self._bench.loss(self._bench.model(inputs), targets).mean()
@@ -207,16 +239,26 @@ class _Participation:
         paid = (event.adjacency, event.unit, event.sensitivity) == (
             *(planned.adjacency, planned.unit, planned.sensitivity),
         )
-        if not paid or self._steps_released >= self.task.steps:
+        records = next((batch for known, batch in self._sums if known is value), None)
+        if paid and records is not None:
+            units = self._client.units
+            self._touched[(records if units is None else units[records].unique()).numpy()] += 1
+        if not paid or records is None or self._touched.max() > self.task.passes:
             raise BudgetExceededError(
                 f"client {self.task.name}: this release was not paid for; paid are "
-                f"{self.task.steps} steps of {planned}"
+                f"{self.task.passes} of each {planned.unit}"
             )
+        self._sums = [(known, batch) for known, batch in self._sums if known is not value]
         noise = self._client.noise(self.round, self._steps_released)
         self._steps_released += 1
-        return release(value, z=planned.z, divisor=self.task.divisor, noise=noise)
+        made = release(value, z=planned.z, divisor=self.task.divisor, noise=noise)
+        self._released.append(made)
+        return made
 
     def step(self, gradient: Tensors) -> None:
+        known = [made for made in self._released if made is gradient]
+        self._released = [made for made in self._released if made is not gradient]
+        self._clean = self._clean and bool(known or self._planned is None)
         settings = self._client.plan.training.optimiser
         parameters = self._bench.parameters
         if settings.name == "sgd":
@@ -238,13 +280,24 @@ class _Participation:
 
     def update(self) -> Tensors:
         before = self._broadcast.model
-        return {
+        made = {
             name: parameter.detach() - before[name].to(parameter)
             for name, parameter in self._bench.parameters.items()
         }
+        self._updates.append(made)
+        return made
+
+    def may_leave(self, update: Tensors) -> bool:
+        """Whether this is an update, made of nothing but what was released."""
+        return self._clean and any(made is update for made in self._updates)
 
 
-def _simulated(seed: int, client: int) -> NoiseOf:
+def simulated_noise(seed: int, client: int) -> NoiseOf:
+    """Noise from a seed, for simulations: the same for the same client, round and step.
+
+    >>> simulated_noise(seed=0, client=1)(2, 3).normal(torch.zeros(2), 1.0).shape
+    torch.Size([2])
+    """
     return lambda number, step: SimulatedNoise(seed=seed, client=client, round=number, step=step)
 
 

@@ -2,48 +2,52 @@
 
 from typing import Literal
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, model_validator
 
 from pacdp.federation.budgets import Levels
 from pacdp.privacy import DEFAULT_DELTA
-from pacdp.settings import Settings
+from pacdp.settings import Count, Real, Settings, Whole
 
 
 class Model(Settings):
     """The model, by name."""
 
     name: str = Field("logistic", description="logistic, mlp, cnn, resnet18, resnet34 or sequence.")
-    settings: dict[str, float] = Field({}, description="Its settings, such as hidden = 16.")
-    seed: int | None = Field(None, description="Of the first weights; by default the run's seed.")
+    settings: dict[str, Real] = Field({}, description="Its settings, such as hidden = 16.")
+    seed: Whole | None = Field(
+        None, ge=0, lt=2**63, description="Of the first weights; by default the run's seed."
+    )
 
 
 class Optimiser(Settings):
     """A client's optimiser. It is made anew for each participation."""
 
     name: Literal["sgd", "momentum", "adam"] = Field("sgd", description="sgd, momentum or adam.")
-    lr: float = Field(0.1, gt=0, allow_inf_nan=False, description="Learning rate.")
-    momentum: float = Field(0.9, ge=0, lt=1, description="For momentum.")
+    lr: Real = Field(0.1, gt=0, allow_inf_nan=False, description="Learning rate.")
+    momentum: Real = Field(0.9, ge=0, lt=1, description="For momentum.")
 
 
 class Training(Settings):
     """Rounds, and what a client does in one of them."""
 
-    rounds: PositiveInt = Field(20, description="T.")
-    clients_per_round: PositiveInt | Literal["all"] = Field(
-        "all", description="How many are asked."
-    )
+    rounds: Count = Field(20, description="T.")
+    clients_per_round: Count | Literal["all"] = Field("all", description="How many are asked.")
     sampling: Literal["balanced", "uniform"] = Field(
         "balanced", description="Everyone equally often, or anyone (as in the paper)."
     )
-    cap: float | Literal["rounds"] = Field(
+    cap: Real | Literal["rounds"] = Field(
         0.95,
         description="Under uniform sampling: the probability that a client is never asked more "
         'often than its noise is planned for, or "rounds" where refusal is unwanted.',
     )
-    batch: PositiveInt | Literal["full"] = Field("full", description="Records in a local step.")
-    local_epochs: PositiveInt | None = Field(None, description="E passes over the records a round.")
-    local_steps: PositiveInt | None = Field(None, description="Or so many steps a round.")
+    batch: Count | Literal["full"] = Field("full", description="Records in a local step.")
+    local_epochs: Count | None = Field(None, description="E passes over the records a round.")
+    local_steps: Count | None = Field(None, description="Or so many steps a round.")
     optimiser: Optimiser = Field(Optimiser(), description="The client's optimiser.")
+
+    def asked(self, clients: int) -> int:
+        """How many of so many clients are asked in a round."""
+        return clients if self.clients_per_round == "all" else self.clients_per_round
 
     @model_validator(mode="after")
     def _checked(self) -> "Training":
@@ -63,9 +67,9 @@ class Aggregation(Settings):
     optimiser: Literal["average", "momentum", "adam"] = Field(
         "average", description="What is done with the weighted mean of the updates."
     )
-    lr: float = Field(1.0, gt=0, allow_inf_nan=False, description="The server's learning rate.")
-    momentum: float = Field(0.9, ge=0, lt=1, description="For momentum.")
-    average_last: float = Field(
+    lr: Real = Field(1.0, gt=0, allow_inf_nan=False, description="The server's learning rate.")
+    momentum: Real = Field(0.9, ge=0, lt=1, description="For momentum.")
+    average_last: Real = Field(
         0.0,
         ge=0,
         le=1,
@@ -76,10 +80,10 @@ class Aggregation(Settings):
 class Privacy(Settings):
     """What each client is promised."""
 
-    epsilon: float | tuple[float, ...] | Levels = Field(
+    epsilon: Real | tuple[Real, ...] | Levels = Field(
         1.0, description="ε: one number, one for each client, or levels with shares."
     )
-    delta: float = Field(DEFAULT_DELTA, gt=0, lt=1, description="δ.")
+    delta: Real = Field(DEFAULT_DELTA, gt=0, lt=1, description="δ.")
     adjacency: Literal["zero-out", "replace-one"] = Field(
         "zero-out", description="Which data sets are neighbours."
     )
@@ -93,6 +97,6 @@ class HotStart(Settings):
     """A first model trained on public data."""
 
     proxy: str | None = Field(None, description="Which ready proxy; by default the first.")
-    epochs: PositiveInt = Field(20, description="Passes over the proxy.")
-    batch: PositiveInt = Field(64, description="Records in a step.")
-    lr: float = Field(1e-3, gt=0, allow_inf_nan=False, description="Learning rate of Adam.")
+    epochs: Count = Field(20, description="Passes over the proxy.")
+    batch: Count = Field(64, description="Records in a step.")
+    lr: Real = Field(1e-3, gt=0, allow_inf_nan=False, description="Learning rate of Adam.")

@@ -40,9 +40,13 @@ def predict(model: nn.Module, inputs: Tensor, *, classes: int) -> Array:
 def quick(predicted: Array, labels: Array, *, classes: int) -> dict[str, float]:
     """Accuracy and loss, for every round; for regression the mean squared error.
 
+    A model whose answers are not finite has diverged; then there is no loss.
+
     >>> quick(np.array([[0.9, 0.1], [0.4, 0.6]]), np.array([0, 0]), classes=2)["accuracy"]
     0.5
     """
+    if not np.isfinite(predicted).all():
+        return {"accuracy": float((predicted.argmax(1) == labels).mean())} if classes else {}
     if not classes:
         return {"loss": float(np.mean((predicted - labels) ** 2))}
     right = predicted.argmax(1) == labels
@@ -60,6 +64,8 @@ def full(predicted: Array, labels: Array, *, classes: int) -> dict[str, float]:
     ['loss', 'mean_absolute_error', 'r2']
     """
     found = quick(predicted, labels, classes=classes)
+    if "loss" not in found:
+        return found
     if not classes:
         found["mean_absolute_error"] = float(np.mean(np.abs(predicted - labels)))
         spread = float(np.sum((labels - labels.mean()) ** 2))

@@ -12,8 +12,6 @@ from scipy.stats import binom
 
 from pacdp.errors import InputError
 
-SAMPLING = ("balanced", "uniform")
-
 
 def participation_cap(
     *, sampling: str, clients: int, per_round: int, rounds: int, quantile: float | None

@@ -5,23 +5,27 @@ will do, release and add; it can be printed, saved, reloaded and checked by a cl
 nobody. Nothing in it depends on a record: client sizes are public.
 """
 
+import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from pydantic import PositiveInt, ValidationError
+from pydantic import Field, PositiveInt, ValidationError, model_validator
 
-from pacdp.checks import word
+from pacdp.checks import positive_number, word
 from pacdp.errors import DataError, InputError
 from pacdp.federation.budgets import deal_budgets
 from pacdp.federation.configuration import Aggregation, HotStart, Model, Privacy, Training
 from pacdp.federation.participation import participants, participation_cap
 from pacdp.methods import Method, method
 from pacdp.privacy import Adjacency, Guarantee, Release, Scope, account
-from pacdp.settings import Settings
+from pacdp.settings import Settings, explain
+
+# A budget must be more than nothing, also where one release costs nothing that can be told.
+SMALLEST_EPSILON = 1e-12
 
 
 class ClientPlan(Settings):
@@ -72,9 +76,19 @@ class Plan(Settings):
     method: str
     settings: dict[str, Any]
     """The method's."""
-    seed: int
+    seed: int = Field(ge=0, lt=2**63)
     unit: str
+    again: str = ""
+    """Tells a second run of the same plan from the first, in the clients' ledgers."""
     clients: tuple[ClientPlan, ...]
+
+    @model_validator(mode="after")
+    def _honest(self) -> Self:
+        """A plan has noise for every client or a method without a guarantee, never one of each."""
+        noisy = [task.noise_multiplier is not None for task in self.clients]
+        if any(noisy) != self.made_method.private or all(noisy) != self.made_method.private:
+            raise ValueError(f"method {self.method}: its clients' noise does not fit it")
+        return self
 
     @property
     def rounds(self) -> int:
@@ -84,18 +98,18 @@ class Plan(Settings):
     @property
     def per_round(self) -> int:
         """How many clients are asked in a round."""
-        asked = self.training.clients_per_round
-        return len(self.clients) if asked == "all" else asked
+        return self.training.asked(len(self.clients))
 
     @property
     def adjacency(self) -> Adjacency:
         """Which data sets are neighbours."""
         return Adjacency.parse(self.privacy.adjacency)
 
-    @property
+    @cached_property
     def run(self) -> str:
-        """The name under which the run's releases are booked."""
-        return f"{self.data}-{self.method}-seed-{self.seed}"
+        """The name under which the run's releases are booked: another plan has another name."""
+        digest = hashlib.sha256(self.model_dump_json().encode()).hexdigest()
+        return f"{self.data}-{self.method}-seed-{self.seed}-{digest[:12]}"
 
     @property
     def label(self) -> str:
@@ -145,7 +159,7 @@ class Plan(Settings):
         if asked is None or self.privacy.scope != "total":
             planned = self.planned(client)
             # Inverted and inverted again, on the safe side both times, it must still fit.
-            more = 0.0 if planned is None else planned.epsilon * (1 + 1e-9)
+            more = 0.0 if planned is None else max(planned.epsilon * (1 + 1e-9), SMALLEST_EPSILON)
             return None if planned is None else replace(planned, epsilon=more)
         return Guarantee(
             epsilon=asked, delta=self.privacy.delta, adjacency=self.adjacency, unit=self.unit
@@ -161,7 +175,9 @@ class Plan(Settings):
         try:
             return cls.model_validate_json(path.read_text())
         except ValidationError as error:
-            raise DataError(f"{path}: is no plan ({error.error_count()} faults)") from error
+            raise DataError(f"{path}: is no plan ({explain(error, cls)})") from error
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path}: is no plan ({error.reason})") from error
 
 
 def make_plan(
@@ -179,11 +195,13 @@ def make_plan(
     unit: str = "record",
     data: str = "data",
     seed: int = 0,
+    again: str = "",
 ) -> Plan:
     """Decide everything, from public things alone.
 
     ``sizes`` are the clients' numbers of records; ``units`` those of persons (or whatever ``unit``
-    says), where several records belong to one.
+    says), where several records belong to one. ``again`` is any word that tells a second run of the
+    same plan from the first, where both draw on one ledger.
 
     >>> from pacdp.methods import method
     >>> plan = make_plan(
@@ -198,9 +216,12 @@ def make_plan(
     if not sizes:
         raise InputError("clients: there are none, must be at least one")
     word("unit", unit)
+    if (units is None) != (unit == "record"):
+        raise InputError(f"unit = {unit!r}: the number of units must be given just where there are")
+    if not 0 <= seed < 2**63:
+        raise InputError(f"seed = {seed}: must be a whole number from 0 to 2^63 - 1")
     counted = sizes if units is None else units
-    asked = training.clients_per_round
-    per_round = len(sizes) if asked == "all" else asked
+    per_round = training.asked(len(sizes))
     if per_round > len(sizes):
         raise InputError(f"clients_per_round = {per_round}: must be at most {len(sizes)}")
     unlimited = training.cap == "rounds" or per_round == len(sizes)
@@ -227,6 +248,9 @@ def make_plan(
                 unit=unit,
             )
             task = task.model_copy(update={"noise_multiplier": release.noise_multiplier})
+            for number in range(training.rounds):
+                bound = method.bound(epsilon, round=number, rounds=training.rounds)
+                positive_number(f"clipping bound of {name}", bound)
         else:
             task = task.model_copy(update={"budget": None})
         clients.append(task)
@@ -243,6 +267,7 @@ def make_plan(
         settings=method.model_dump(mode="json"),
         seed=seed,
         unit=unit,
+        again=again,
         clients=tuple(clients),
     )
 
@@ -257,7 +282,9 @@ def _client(
     training: Training,
 ) -> ClientPlan:
     if not 1 <= units <= records:
-        raise InputError(f"client {name}: has {records} records, must have at least one")
+        raise InputError(
+            f"client {name}: has {records} records of {units} units, must have at least one of each"
+        )
     batches = 1 if training.batch == "full" else math.ceil(units / training.batch)
     steps = training.local_steps or batches * (training.local_epochs or 1)
     return ClientPlan(

@@ -3,6 +3,7 @@
 Everything here is post-processing of noised values, so none of it costs privacy.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -29,6 +30,7 @@ class Server:
                 values, lr=rule.lr, momentum=rule.momentum if rule.optimiser == "momentum" else 0
             )
         )
+        self.spoiled: list[int] = []
         self._average: Tensors | None = None
         self._averaged = 0
 
@@ -37,11 +39,19 @@ class Server:
         return Broadcast(round, {name: value.clone() for name, value in self._model.items()})
 
     def combine(self, replies: Sequence[Reply]) -> None:
-        """Move the model by the weighted mean of the updates; without replies it stays."""
+        """Move the model by the weighted mean of the updates; without replies it stays.
+
+        Updates that are not finite would spoil the model for good and are left out; ``spoiled``
+        says whose they were.
+        """
+        rounds = {reply.round for reply in replies}
+        if len(rounds) > 1:
+            raise InputError(f"replies: are of rounds {sorted(rounds)}, must be of one")
+        if len({reply.client for reply in replies}) < len(replies):
+            raise InputError("replies: one client answers twice, must answer once")
+        self.spoiled = [reply.client for reply in replies if not _finite(reply)]
+        replies = [reply for reply in replies if reply.client not in self.spoiled]
         if replies:
-            rounds = {reply.round for reply in replies}
-            if len(rounds) > 1:
-                raise InputError(f"replies: are of rounds {sorted(rounds)}, must be of one")
             weights = client_weights(
                 self.plan, [reply.client for reply in replies], round=replies[0].round
             )
@@ -57,7 +67,8 @@ class Server:
 
     def finish_round(self, round: int) -> None:  # noqa: A002
         """Take the model into the average of the last rounds, if the plan wants one."""
-        start = self.plan.rounds - int(self.plan.server.average_last * self.plan.rounds)
+        wanted = math.ceil(self.plan.server.average_last * self.plan.rounds - 1e-9)
+        start = self.plan.rounds - wanted
         if round < start or not self.plan.server.average_last:
             return
         self._averaged += 1
@@ -71,3 +82,7 @@ class Server:
         """The model to be used: the average of the last rounds, or the last one."""
         chosen = self._model if self._average is None else self._average
         return {name: value.detach().clone() for name, value in chosen.items()}
+
+
+def _finite(reply: Reply) -> bool:
+    return all(bool(torch.isfinite(value).all()) for value in reply.update.values())

@@ -3,10 +3,11 @@
 Clients are those of a real federation; only the noise is seeded and the books are kept in memory.
 """
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,11 @@ from torch import nn
 from pacdp.data import Dataset, Partition
 from pacdp.errors import BudgetExceededError, InputError
 from pacdp.federation import metrics
-from pacdp.federation.client import Client, Reply
+from pacdp.federation.client import Client, Reply, simulated_noise
 from pacdp.federation.plan import Plan
 from pacdp.federation.server import Server
 from pacdp.federation.workbench import Tensors, Workbench
-from pacdp.privacy import Book, MemoryBook
+from pacdp.privacy import Book, MemoryBook, account
 
 Row = dict[str, Any]
 # Told each round when it is over.
@@ -53,21 +54,27 @@ class Result:
     def _client(self, number: int) -> Row:
         plan, task, book = self.plan, self.plan.clients[number], self.books[number]
         planned = plan.planned(number)
-        state = None if book is None else book.filter
+        # Of this run; its book may hold others as well.
+        made = 0 if book is None else book.released(plan.run)
+        realised = None if planned is None else replace(planned, epsilon=0.0)
+        release = plan.release(number)
+        if made and release is not None:
+            realised = account(release.times(made), delta=plan.privacy.delta)
         return {
             "id": task.name,
             "records": task.records,
             "unit": plan.unit,
             "epsilon_budget": task.budget,
             "epsilon_planned": None if planned is None else planned.epsilon,
-            "epsilon_realised": None if state is None else state.realised.epsilon,
+            "epsilon_realised": None if realised is None else realised.epsilon,
+            "epsilon_ledger": None if book is None else book.filter.realised.epsilon,
             "delta": plan.privacy.delta,
             "adjacency": plan.privacy.adjacency,
             "label": plan.label,
-            "releases": 0 if state is None else state.spent.total(),
+            "releases": made,
             "releases_planned": task.releases,
             "noise_multiplier": task.noise_multiplier,
-            "mu_realised": None if state is None else state.mu_charged,
+            "mu_realised": None if release is None else math.sqrt(made) / release.z,
             "sampling_rate": 1.0,
             "refused": self.refused[number],
             "failed": self.failed[number],
@@ -114,6 +121,8 @@ def simulate(
     bench = Workbench(plan, device=device, make=make)
     server = Server(plan, bench.state() if initial is None else initial)
     held = _books(plan) if books is None else list(books)
+    if len(held) != len(plan.clients):
+        raise InputError(f"books: are {len(held)}, must be {len(plan.clients)}, one a client")
     test, _ = dataset.test.tensors(device)
     refused: Counter[int] = Counter()
     failed: Counter[int] = Counter()
@@ -128,7 +137,12 @@ def simulate(
                 failed[client] += 1
                 continue
             try:
-                worker = Client(client, plan, records[client], book=held[client], workbench=bench)
+                worker = Client(
+                    *(client, plan, records[client]),
+                    book=held[client],
+                    noise=simulated_noise(plan.seed, client),
+                    workbench=bench,
+                )
                 reply = worker.answer(broadcast)
             except BudgetExceededError:
                 refused[client] += 1
@@ -138,6 +152,7 @@ def simulate(
             else:
                 replies.append(reply)
         server.combine(replies)
+        failed.update(server.spoiled)
         server.finish_round(number)
         row: Row = {
             "round": number + 1,

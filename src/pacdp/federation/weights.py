@@ -13,8 +13,6 @@ import numpy as np
 from pacdp.checks import FloatArray
 from pacdp.federation.plan import Plan
 
-RULES = ("size", "epsilon", "inverse-noise", "tempered", "inverse-variance")
-
 
 def client_weights(plan: Plan, answered: Sequence[int], *, round: int) -> FloatArray:  # noqa: A002
     """One weight for each client that answered; they add up to one.

@@ -31,7 +31,6 @@ class Workbench:
             self.model, self.loss, adjacency=plan.adjacency, unit=plan.unit
         )
         self.parameters = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
-        self.draws = any(isinstance(part, nn.Dropout) for part in self.model.modules())
 
     def state(self) -> Tensors:
         """A copy of the trained parameters."""

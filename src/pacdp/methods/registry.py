@@ -1,11 +1,11 @@
 """Every method by its name."""
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
 
+from pacdp.checks import meant
 from pacdp.errors import InputError
 from pacdp.methods.base import Method
 from pacdp.methods.dp_fedavg import DpFedAvg
@@ -28,9 +28,8 @@ def method(name: str, settings: Mapping[str, Any] | None = None) -> Method:
     pacdp.errors.InputError: method = 'fixt': unknown; did you mean fixed? There are pac-dp, ...
     """
     if name not in METHODS:
-        near = difflib.get_close_matches(name, METHODS, n=1)
-        meant = f"did you mean {near[0]}? " if near else ""
-        raise InputError(f"method = {name!r}: unknown; {meant}There are {', '.join(METHODS)}")
+        near = meant(name, METHODS)
+        raise InputError(f"method = {name!r}: unknown; {near}There are {', '.join(METHODS)}")
     try:
         return METHODS[name](**(settings or {}))
     except ValidationError as error:

@@ -1,6 +1,5 @@
 """A model by its name, with weights from a seed."""
 
-import difflib
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from pacdp.checks import meant
 from pacdp.errors import InputError
 from pacdp.models import plain, resnet
 
@@ -34,9 +34,8 @@ def build(
     True
     """
     if name not in MODELS:
-        near = difflib.get_close_matches(name, MODELS, n=1)
-        meant = f"did you mean {near[0]}? " if near else ""
-        raise InputError(f"model = {name!r}: unknown; {meant}There are {', '.join(MODELS)}")
+        near = meant(name, MODELS)
+        raise InputError(f"model = {name!r}: unknown; {near}There are {', '.join(MODELS)}")
     if not isinstance(shape, tuple) or isinstance(classes, bool) or not isinstance(classes, int):
         raise InputError(
             f"model {name}: shape = {shape!r} must be a tuple and classes = {classes!r} a number"
@@ -50,7 +49,8 @@ def build(
     unknown = [setting for setting in settings if setting not in allowed]
     if unknown:
         raise InputError(
-            f"model {name}: has no setting {unknown[0]}; there are {', '.join(allowed) or 'none'}"
+            f"model {name}: has no setting {unknown[0]}; {meant(unknown[0], allowed)}there are "
+            f"{', '.join(allowed) or 'none'}"
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

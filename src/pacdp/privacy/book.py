@@ -4,12 +4,24 @@ A simulation makes thousands of releases that never leave the machine. It keeps 
 by the same arithmetic and with the same refusals.
 """
 
+import threading
 from collections import Counter
+from collections.abc import Sequence
 from typing import Protocol
 
+from pacdp.errors import BudgetExceededError
 from pacdp.privacy.filter import Filter
 from pacdp.privacy.guarantee import Guarantee
 from pacdp.privacy.releases import Release
+
+
+def refuse_more(releases: Sequence[Release], made: int, *, run: str, at_most: int | None) -> None:
+    """Refuse releases with which a run would have made more than it may."""
+    wanted = sum(release.count for release in releases)
+    if at_most is not None and made + wanted > at_most:
+        raise BudgetExceededError(
+            f"the run {run} has made {made} releases of {at_most} planned, and asks for {wanted}"
+        )
 
 
 class Book(Protocol):
@@ -19,8 +31,13 @@ class Book(Protocol):
     def filter(self) -> Filter:
         """The budget and what is spent of it."""
 
-    def reserve(self, *releases: Release, run: str, label: str = "") -> object:
-        """Debit releases, all or none, before they leave; over the budget they are refused."""
+    def reserve(
+        self, *releases: Release, run: str, label: str = "", at_most: int | None = None
+    ) -> object:
+        """Debit releases, all or none, before they leave; over the budget they are refused.
+
+        So are releases with which the run would have made more than ``at_most``.
+        """
 
     def freeze(self, plan: Release, *, run: str, label: str = "") -> object:
         """Charge a Poisson-sampled plan as a whole, before anything is released."""
@@ -42,11 +59,17 @@ class MemoryBook:
     def __init__(self, budget: Guarantee) -> None:
         self.filter = Filter(budget)
         self._runs: Counter[str] = Counter()
+        # Looking and spending are one step, whoever else asks.
+        self._lock = threading.Lock()
 
-    def reserve(self, *releases: Release, run: str, label: str = "") -> None:
-        """Debit releases, all or none; over the budget they are refused."""
-        self.filter = self.filter.spend(*releases)
-        self._runs[run] += sum(release.count for release in releases)
+    def reserve(
+        self, *releases: Release, run: str, label: str = "", at_most: int | None = None
+    ) -> None:
+        """Debit releases, all or none; over the budget, or the run's number, they are refused."""
+        with self._lock:
+            refuse_more(releases, self._runs[run], run=run, at_most=at_most)
+            self.filter = self.filter.spend(*releases)
+            self._runs[run] += sum(release.count for release in releases)
 
     def freeze(self, plan: Release, *, run: str, label: str = "") -> None:
         """Charge a Poisson-sampled plan as a whole, before anything is released."""

@@ -37,6 +37,7 @@ from typing import Any
 
 from pacdp.checks import text, word
 from pacdp.errors import BudgetExceededError, InputError, LedgerError
+from pacdp.privacy.book import refuse_more
 from pacdp.privacy.chain import Chain, Link
 from pacdp.privacy.filter import Filter
 from pacdp.privacy.guarantee import Adjacency, Guarantee
@@ -126,18 +127,21 @@ class Ledger:
         """The hash of the newest entry known here. Note it down elsewhere to pin the history."""
         return self._last.hash
 
-    def reserve(self, *releases: Release, run: str, label: str = "") -> list[Entry]:
+    def reserve(
+        self, *releases: Release, run: str, label: str = "", at_most: int | None = None
+    ) -> list[Entry]:
         """Debit releases, all or none, and return once the debit is on the disk.
 
-        Only then may they leave. ``run`` names the training they belong to; ``label`` marks
-        entries of modes whose budget is not what it seems, such as per-release scope. The module's
-        opening text has an example.
+        Only then may they leave. ``run`` names the training they belong to, which may make
+        ``at_most`` so many; ``label`` marks entries of modes whose budget is not what it seems,
+        such as per-release scope. The module's opening text has an example.
         """
         if not releases:
             raise InputError("releases: is empty, must hold at least one release")
         return self._append(
             lambda current: current.spend(*releases),
             [("release", _marks(run, label) | r.to_dict()) for r in releases],
+            lambda entries: refuse_more(releases, _made(entries, run), run=run, at_most=at_most),
         )
 
     def freeze(self, plan: Release, *, run: str, label: str = "") -> Entry:
@@ -171,8 +175,7 @@ class Ledger:
         >>> Ledger.create(path, client="a", budget=budget).released("first")
         0
         """
-        made = [entry for entry in self.entries if entry.kind == "release"]
-        return sum(entry.release.count for entry in made if entry.content.get("run") == run)
+        return _made(self.entries, run)
 
     def set_budget(self, epsilon: float, *, reason: str = "") -> Entry:
         """Change ε, to no less than what is charged already. δ and adjacency stay for life.
@@ -191,12 +194,17 @@ class Ledger:
         )[0]
 
     def _append(
-        self, change: Callable[[Filter], Filter], contents: Sequence[tuple[str, dict[str, Any]]]
+        self,
+        change: Callable[[Filter], Filter],
+        contents: Sequence[tuple[str, dict[str, Any]]],
+        admit: Callable[[list[Entry]], None] = lambda entries: None,
     ) -> list[Entry]:
         """Admit a change to the state in the file, not to the one in memory, and write it down."""
 
         def decide(missed: Sequence[Link]) -> list[str]:
-            change(self._advance(self._parse(missed), self.filter))
+            fresh = self._parse(missed)
+            admit(self.entries + fresh)
+            change(self._advance(fresh, self.filter))
             return [_body(kind, content) for kind, content in contents]
 
         with self._lock:
@@ -265,6 +273,12 @@ class Ledger:
                     f"{self.path}: is damaged: entries {first} to {last}: {error}"
                 ) from None
         return state
+
+
+def _made(entries: Sequence[Entry], run: str) -> int:
+    """How many releases of a run the entries hold."""
+    mine = [e for e in entries if e.kind == "release" and e.content.get("run") == run]
+    return sum(int(entry.content["count"]) for entry in mine)
 
 
 def _marks(run: str, label: str) -> dict[str, Any]:
