@@ -8,15 +8,10 @@ import typer
 from pacdp import __version__
 from pacdp.cli import data, ledger
 from pacdp.cli.demo import demo_command
-from pacdp.cli.experiment import (
-    compare_command,
-    evaluate_command,
-    init_command,
-    plan_command,
-    predict_command,
-    run_command,
-)
+from pacdp.cli.experiment import compare_command, plan_command, run_command
+from pacdp.cli.init import init_command
 from pacdp.cli.privacy import account_command, calibrate_command
+from pacdp.cli.trained import evaluate_command, predict_command
 from pacdp.errors import PacdpError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)

@@ -1,9 +1,6 @@
-"""``pacdp plan``, ``run``, ``compare``, ``evaluate``, ``predict`` and ``init``."""
+"""``pacdp plan``, ``pacdp run`` and ``pacdp compare``."""
 
-import csv
-import json
 import math
-import statistics
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +18,7 @@ from rich.progress import (
 from rich.table import Table
 
 from pacdp.checks import count
-from pacdp.cli import options
+from pacdp.cli import options, tables
 from pacdp.cli.output import print_json, print_rows
 from pacdp.errors import InputError
 
@@ -43,11 +40,6 @@ Changes = Annotated[
 MethodName = Annotated[
     str | None,
     typer.Option("--method", metavar="NAME", help="Another method, as fixed:clipping_bound=5."),
-]
-Device = Annotated[str, typer.Option(help="Where tensors live: cpu, cuda, mps.")]
-RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")]
-DataPath = Annotated[
-    str, typer.Option("--data", metavar="DATA", help="A data set's name, or one's own folder.")
 ]
 
 
@@ -84,7 +76,7 @@ def plan_command(
     print_rows(
         {
             "experiment": f"{experiment.name}: {experiment.description}",
-            "method": f"{made.method} {_settings(made.settings)}".strip(),
+            "method": f"{made.method} {tables.settings(made.settings)}".strip(),
             "model": f"{made.model.name}, {price.parameters:,} parameters",
             "first model": "random" if made.hot_start is None else f"hot start, {made.hot_start}",
             "rounds": f"{made.rounds}, {made.per_round} of {len(made.clients)} clients each "
@@ -92,11 +84,11 @@ def plan_command(
             "a participation": f"{work}; {training.optimiser.name}, lr {training.optimiser.lr:g}",
             "server": f"{made.server.optimiser}, weights by {made.server.weights}",
             "bytes a round": f"{price.bytes_per_round:,} up and down",
-            "local steps": f"{price.steps:,}, about {_duration(price.seconds)} on one core",
+            "local steps": f"{price.steps:,}, about {tables.duration(price.seconds)} on one core",
         }
     )
     table = Table(
-        title=_terms(made.privacy, made.unit),
+        title=tables.terms(made.privacy, made.unit),
         caption="K: releases per record; SNR: the largest signal of a release over its noise",
     )
     table.add_column("client", no_wrap=True)
@@ -112,7 +104,7 @@ def plan_command(
             continue
         task, planned = made.clients[number], made.planned(number)
         first, last = (
-            _number(chosen.bound(task.epsilon, round=t, rounds=made.rounds))
+            tables.number(chosen.bound(task.epsilon, round=t, rounds=made.rounds))
             if chosen.private
             else "-"
             for t in (0, made.rounds - 1)
@@ -120,12 +112,12 @@ def plan_command(
         table.add_row(
             task.name,
             str(task.records),
-            _number(task.budget),
-            _number(None if planned is None else planned.epsilon),
+            tables.number(task.budget),
+            tables.number(None if planned is None else planned.epsilon),
             str(task.releases) if planned else "-",
-            _number(task.noise_multiplier),
+            tables.number(task.noise_multiplier),
             *(first, last),
-            _number(price.signal_to_noise[number]),
+            tables.number(price.signal_to_noise[number]),
         )
     Console().print(table)
 
@@ -140,7 +132,7 @@ def run_command(
     tensorboard: Annotated[
         Path | None, typer.Option(help="Also write TensorBoard events into this folder.")
     ] = None,
-    device: Device = "cpu",
+    device: options.Device = "cpu",
     as_json: options.Json = False,
 ) -> None:
     """Train, and say what came of it: accuracy, and each client's certified ε."""
@@ -150,7 +142,7 @@ def run_command(
     experiment = read_experiment(name, profile=profile, changes=changes or [])
     chosen = _method(experiment, method)
     write_events = _events(tensorboard)
-    prepared = prepare(experiment, method=chosen, seed=_seed(seed), device=_device(device))
+    prepared = prepare(experiment, method=chosen, seed=_seed(seed), device=options.device(device))
     folder = None if out is None else RunFolder(out, prepared)
     with _rounds(f"{experiment.name}, {chosen.name}", prepared.plan.rounds) as advance:
 
@@ -167,7 +159,7 @@ def run_command(
     if as_json:
         print_json(found)
         return
-    _print_result(prepared, found)
+    tables.print_result(prepared, found)
     if out is not None:
         typer.echo(f"run folder: {out}")
 
@@ -210,7 +202,7 @@ def compare_command(
     metric = "accuracy" if first["accuracy"] is not None else "loss"
     table = Table(
         title=f"{experiment.name}, {number} seeds; "
-        f"{_terms(experiment.privacy, first['clients'][0]['unit'])}",
+        f"{tables.terms(experiment.privacy, first['clients'][0]['unit'])}",
         caption=None if first["chance"] is None else f"chance: {first['chance']:.1%}",
     )
     table.add_column("method", no_wrap=True)
@@ -225,79 +217,11 @@ def compare_command(
         )
         table.add_row(
             *(method, shown),
-            _range(epsilons(runs, "epsilon_budget")),
-            _range(epsilons(runs, "epsilon_realised")),
+            tables.spread(epsilons(runs, "epsilon_budget")),
+            tables.spread(epsilons(runs, "epsilon_realised")),
             str(sum(client["refused"] for run in runs for client in run["clients"])),
         )
     Console().print(table)
-
-
-def evaluate_command(
-    run: RunPath, data: DataPath, device: Device = "cpu", as_json: options.Json = False
-) -> None:
-    """Measure a trained model on records: the test records of a set, or all of one's own folder."""
-    import numpy as np
-
-    from pacdp.experiments import Run
-    from pacdp.federation.metrics import chance, full, predict
-
-    loaded = Run.load(run)
-    inputs, labels = _inputs(loaded.plan, data, _device(device))
-    classes = loaded.plan.classes
-    predicted = predict(loaded.model().to(device), inputs, classes=classes)
-    found: dict[str, Any] = full(predicted, np.asarray(labels), classes=classes)
-    found["chance"] = chance(np.asarray(labels), classes=classes)
-    if as_json:
-        print_json({"run": str(run), "data": data, "records": len(labels), **found})
-        return
-    rows = {"records": str(len(labels))}
-    print_rows(rows | {key: f"{value:.4g}" for key, value in found.items() if value is not None})
-
-
-def predict_command(
-    run: RunPath,
-    data: DataPath,
-    out: Annotated[Path, typer.Option(help="A CSV file for the predictions.")],
-    device: Device = "cpu",
-) -> None:
-    """Write a trained model's answers to records: class and probabilities, or the value."""
-    from pacdp.experiments import Run
-    from pacdp.federation.metrics import predict
-
-    loaded = Run.load(run)
-    if not out.parent.is_dir():
-        raise InputError(f"{out}: its folder does not exist")
-    classes = loaded.plan.classes
-    inputs, _ = _inputs(loaded.plan, data, _device(device))
-    predicted = predict(loaded.model().to(device), inputs, classes=classes)
-    with out.open("w", newline="") as stream:
-        writer = csv.writer(stream)
-        names = [f"probability_{number}" for number in range(classes)]
-        writer.writerow(["record", "class", *names] if classes else ["record", "value"])
-        for number, row in enumerate(predicted):
-            answer = [int(row.argmax()), *(f"{p:.6g}" for p in row)] if classes else [f"{row:.6g}"]
-            writer.writerow([number, *answer])
-    typer.echo(f"{len(predicted)} predictions: {out}")
-
-
-def init_command(
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="The new experiment.")] = Path(
-        "experiment.toml"
-    ),
-    data: Annotated[str, typer.Option(help="A data set's name, or one's own folder.")] = "heart",
-) -> None:
-    """Write a commented experiment, and a JSON Schema for editors beside it."""
-    from pacdp.experiments.template import SCHEMA, schema, template
-
-    beside = path.with_name(SCHEMA)
-    described = json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
-    if path.exists():
-        raise InputError(f"{path}: exists already, and is not touched")
-    if beside.exists() and beside.read_text() != described:
-        raise InputError(f"{beside}: exists already and is another one, and is not touched")
-    path.write_text(template(path.stem, data))
-    beside.write_text(described)
-    typer.echo(f"{path}: try it with: pacdp plan {path}")
 
 
 def _method(experiment: "Experiment", text: str | None) -> "Method":
@@ -314,41 +238,6 @@ def _seed(seed: int) -> int:
     if not 0 <= seed < 2**63:
         raise InputError(f"--seed {seed}: must be a whole number from 0 to 2^63 - 1")
     return seed
-
-
-def _device(name: str) -> str:
-    import torch
-
-    try:
-        if name.split(":")[0] not in ("cpu", "cuda", "mps"):
-            raise RuntimeError("must be cpu, cuda or mps")
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError) as error:
-        raise InputError(f"--device {name}: {str(error).splitlines()[0]}") from None
-    return name
-
-
-def _inputs(plan: Any, data: str, device: str) -> tuple[Any, Any]:
-    """Records to look at: a set's test records, or every record of one's own folder."""
-    import numpy as np
-
-    from pacdp.data import CATALOGUE, load
-
-    known = data in CATALOGUE
-    dataset = load(data) if known else load(data, classes=plan.classes)
-    if dataset.shape != plan.shape:
-        raise InputError(
-            f"--data {data}: has records {dataset.shape}, the model takes {plan.shape}"
-        )
-    parts = [dataset.test] if known else [dataset.train, dataset.test]
-    labels = np.concatenate([part.labels for part in parts])
-    if plan.classes and labels.max() >= plan.classes:
-        raise InputError(
-            f"--data {data}: has the label {labels.max()}, the model knows {plan.classes} classes"
-        )
-    import torch
-
-    return torch.cat([part.tensors(device)[0] for part in parts]), labels
 
 
 def _events(folder: Path | None) -> Callable[[dict[str, Any]], None]:
@@ -397,85 +286,3 @@ def _rounds(description: str, rounds: int) -> Iterator[Callable[[dict[str, Any]]
             bar.advance(task)
 
         yield advance
-
-
-def _print_result(prepared: "Prepared", found: dict[str, Any]) -> None:
-    rows = {"method": f"{found['method']} {_settings(prepared.plan.settings)}".strip()}
-    if found["before_private_data"] is not None:
-        rows["before"] = f"{found['before_private_data']['accuracy']:.1%} before any private data"
-    if found["accuracy"] is not None:
-        rows["accuracy"] = f"{found['accuracy']:.1%} (chance {found['chance']:.1%})"
-    if "loss" not in found["metrics"]:
-        rows["loss"] = "none: the model diverged, its answers are not finite"
-    rows |= {
-        name.replace("_", " "): f"{value:.4g}"
-        for name, value in found["metrics"].items()
-        if name != "accuracy"
-    }
-    for name in ("planned", "realised"):
-        values = [client[f"epsilon_{name}"] for client in found["clients"]]
-        rows[f"ε {name}"] = _range([value for value in values if value is not None])
-    if len(found["accuracy_by_budget"]) > 1:
-        rows["by budget"] = ", ".join(
-            f"ε = {budget}: {accuracy:.1%}"
-            for budget, accuracy in found["accuracy_by_budget"].items()
-        )
-    rows["rounds"] = f"{found['rounds']} in {_duration(found['seconds'])}"
-    print_rows(rows)
-    if len(found["clients"]) > 20:
-        return
-    table = Table(title=_terms(prepared.plan.privacy, prepared.plan.unit))
-    table.add_column("client", no_wrap=True)
-    for heading in ("records", "budget", "certified", "K", "σ/C", "refused", "accuracy"):
-        table.add_column(heading, justify="right")
-    for client in found["clients"]:
-        accuracy = client["accuracy"]
-        table.add_row(
-            *(client["id"], str(client["records"]), _number(client["epsilon_budget"])),
-            "-" if client["epsilon_realised"] is None else f"{client['epsilon_realised']:.6g}",
-            str(client["releases"]),
-            *(_number(client["noise_multiplier"]), str(client["refused"])),
-            "-" if accuracy is None else f"{accuracy:.1%}",
-        )
-    Console().print(table)
-
-
-def _terms(privacy: Any, unit: str) -> str:
-    """What every ε of a table stands for."""
-    of = "" if unit == "record" else f" of a {unit}"
-    scope = "" if privacy.scope == "total" else ", budget per release"
-    return f"ε at δ = {privacy.delta:g}, {privacy.adjacency}{of}{scope}"
-
-
-def _range(values: list[float]) -> str:
-    """min / median / max, or one number where they agree."""
-    if not values:
-        return "-"
-    low, middle, high = min(values), statistics.median(values), max(values)
-    return f"{low:.4g}" if high - low < 1e-6 * high else f"{low:.4g} / {middle:.4g} / {high:.4g}"
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}"
-
-
-def _settings(settings: dict[str, Any]) -> str:
-    """The settings of a method in a few words."""
-    parts = []
-    for name, value in settings.items():
-        if name == "curve":
-            shown = ", ".join(f"{number:g}" for number in value["coefficients"])
-            parts.append(f"F {value['family']} [{shown}]")
-        elif name == "schedule":
-            parts.append(
-                "λ(t) = 1" if value["kind"] == "none" else f"λ(t) down to {value['least']:g}"
-            )
-        else:
-            parts.append(f"{name} = {value}")
-    return f"({'; '.join(parts)})" if parts else ""
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.2g} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

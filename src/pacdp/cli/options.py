@@ -41,6 +41,7 @@ SamplingRate = Annotated[
     float | None,
     typer.Option(help="Poisson sampling rate q of the records, unseen by the server; in (0, 1]."),
 ]
+Device = Annotated[str, typer.Option(help="Where tensors live: cpu, cuda, mps.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
@@ -69,3 +70,16 @@ def assignment(option: str, text: str) -> tuple[str, float]:
         return name.strip().replace("-", "_"), float(value)
     except ValueError:
         raise InputError(f"{option} {text!r}: must be KEY=VALUE with a number") from None
+
+
+def device(name: str) -> str:
+    """The device, if it is there."""
+    import torch
+
+    try:
+        if name.split(":")[0] not in ("cpu", "cuda", "mps"):
+            raise RuntimeError("must be cpu, cuda or mps")
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"--device {name}: {str(error).splitlines()[0]}") from None
+    return name

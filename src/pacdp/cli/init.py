@@ -1,0 +1,29 @@
+"""``pacdp init``: an experiment to start from."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pacdp.errors import InputError
+
+
+def init_command(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="The new experiment.")] = Path(
+        "experiment.toml"
+    ),
+    data: Annotated[str, typer.Option(help="A data set's name, or one's own folder.")] = "heart",
+) -> None:
+    """Write a commented experiment, and a JSON Schema for editors beside it."""
+    from pacdp.experiments.template import SCHEMA, schema, template
+
+    beside = path.with_name(SCHEMA)
+    described = json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
+    if path.exists():
+        raise InputError(f"{path}: exists already, and is not touched")
+    if beside.exists() and beside.read_text() != described:
+        raise InputError(f"{beside}: exists already and is another one, and is not touched")
+    path.write_text(template(path.stem, data))
+    beside.write_text(described)
+    typer.echo(f"{path}: try it with: pacdp plan {path}")

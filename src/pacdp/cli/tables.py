@@ -1,0 +1,97 @@
+"""How plans and results are shown to a person."""
+
+import statistics
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from pacdp.cli.output import print_rows
+
+if TYPE_CHECKING:
+    from pacdp.experiments import Prepared
+
+
+def print_result(prepared: "Prepared", found: dict[str, Any]) -> None:
+    """The outcome of a run: metrics, guarantees, and a row for each client."""
+    rows = {"method": f"{found['method']} {settings(prepared.plan.settings)}".strip()}
+    if found["before_private_data"] is not None:
+        rows["before"] = f"{found['before_private_data']['accuracy']:.1%} before any private data"
+    if found["accuracy"] is not None:
+        rows["accuracy"] = f"{found['accuracy']:.1%} (chance {found['chance']:.1%})"
+    if "loss" not in found["metrics"]:
+        rows["loss"] = "none: the model diverged, its answers are not finite"
+    rows |= {
+        name.replace("_", " "): f"{value:.4g}"
+        for name, value in found["metrics"].items()
+        if name != "accuracy"
+    }
+    for name in ("planned", "realised"):
+        values = [client[f"epsilon_{name}"] for client in found["clients"]]
+        rows[f"ε {name}"] = spread([value for value in values if value is not None])
+    if len(found["accuracy_by_budget"]) > 1:
+        rows["by budget"] = ", ".join(
+            f"ε = {budget}: {accuracy:.1%}"
+            for budget, accuracy in found["accuracy_by_budget"].items()
+        )
+    rows["rounds"] = f"{found['rounds']} in {duration(found['seconds'])}"
+    print_rows(rows)
+    if len(found["clients"]) > 20:
+        return
+    table = Table(title=terms(prepared.plan.privacy, prepared.plan.unit))
+    table.add_column("client", no_wrap=True)
+    for heading in ("records", "budget", "certified", "K", "σ/C", "refused", "accuracy"):
+        table.add_column(heading, justify="right")
+    for client in found["clients"]:
+        accuracy = client["accuracy"]
+        table.add_row(
+            *(client["id"], str(client["records"]), number(client["epsilon_budget"])),
+            "-" if client["epsilon_realised"] is None else f"{client['epsilon_realised']:.6g}",
+            str(client["releases"]),
+            *(number(client["noise_multiplier"]), str(client["refused"])),
+            "-" if accuracy is None else f"{accuracy:.1%}",
+        )
+    Console().print(table)
+
+
+def terms(privacy: Any, unit: str) -> str:
+    """What every ε of a table stands for."""
+    of = "" if unit == "record" else f" of a {unit}"
+    scope = "" if privacy.scope == "total" else ", budget per release"
+    return f"ε at δ = {privacy.delta:g}, {privacy.adjacency}{of}{scope}"
+
+
+def spread(values: list[float]) -> str:
+    """min / median / max, or one number where they agree."""
+    if not values:
+        return "-"
+    low, middle, high = min(values), statistics.median(values), max(values)
+    return f"{low:.4g}" if high - low < 1e-6 * high else f"{low:.4g} / {middle:.4g} / {high:.4g}"
+
+
+def number(value: float | None) -> str:
+    """Three digits, or a dash for what there is not."""
+    return "-" if value is None else f"{value:.3g}"
+
+
+def settings(settings: dict[str, Any]) -> str:
+    """The settings of a method in a few words."""
+    parts = []
+    for name, value in settings.items():
+        if name == "curve":
+            shown = ", ".join(f"{number:g}" for number in value["coefficients"])
+            parts.append(f"F {value['family']} [{shown}]")
+        elif name == "schedule":
+            parts.append(
+                "λ(t) = 1" if value["kind"] == "none" else f"λ(t) down to {value['least']:g}"
+            )
+        else:
+            parts.append(f"{name} = {value}")
+    return f"({'; '.join(parts)})" if parts else ""
+
+
+def duration(seconds: float) -> str:
+    """Seconds, minutes or hours."""
+    if seconds < 90:
+        return f"{seconds:.2g} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
