@@ -144,7 +144,7 @@ def test_noise_is_calibrated_exactly():
 
 def test_a_budget_per_release_says_what_the_whole_costs():
     made = plan(privacy=Privacy(epsilon=0.1, scope="per-release"))
-    one = made.release(0).times(1)
+    one = made.participation(0)[0].times(1)
     assert account(one).epsilon == pytest.approx(0.1, rel=1e-9)
     assert made.budget(0).epsilon == pytest.approx(account(one.times(5)).epsilon, rel=1e-6)
     result = simulate(made, HEART, HOSPITALS)
@@ -230,7 +230,8 @@ def test_no_plan_ever_exceeds_a_budget(
         assert client["epsilon_planned"] <= client["epsilon_budget"]
         assert client["releases"] <= client["releases_planned"] == task.releases
         if client["releases"]:
-            certified = account(made.release(number).times(client["releases"])).epsilon
+            (each,) = made.participation(number)
+            certified = account(each.times(client["releases"])).epsilon
             assert client["epsilon_realised"] == pytest.approx(certified, rel=1e-12)
         # Who refuses was asked more often than planned, which balanced sampling never does.
         if sampling == "balanced" or cap == "rounds":

@@ -114,7 +114,7 @@ def clip_upload(
     )
 
 
-def centred_count(flags: Tensor, *, adjacency: Adjacency) -> Bounded:
+def centred_count(flags: Tensor, *, adjacency: Adjacency, unit: str = "record") -> Bounded:
     """Σ (flag − ½) over examples: how many flags are set, centred so that it costs half as much.
 
     A null record counts 0, so S = ½ under zero-out; swapping a record moves it by 1.
@@ -132,6 +132,7 @@ def centred_count(flags: Tensor, *, adjacency: Adjacency) -> Bounded:
         bound=half,
         sensitivity=half * adjacency.sensitivity,
         adjacency=adjacency,
+        unit=unit,
     )
 
 

@@ -119,8 +119,8 @@ class ClippedGradient:
             not_finite=dropped,
         )
 
-    def norms(self, inputs: Any, targets: Any) -> Tensor:
-        """Each example's gradient norm. Private: nothing derived from it may leave unpaid.
+    def norms(self, inputs: Any, targets: Any, *, units: Any = None) -> Tensor:
+        """Each example's (or unit's) gradient norm. Nothing derived from it may leave unpaid.
 
         >>> from pacdp.clipping import CrossEntropy
         >>> gradient = ClippedGradient(nn.Linear(2, 2), CrossEntropy(), adjacency="zero-out")
@@ -128,7 +128,14 @@ class ClippedGradient:
         torch.Size([8])
         """
         self._look_again()
-        return _squared_norms(self._contributions(inputs, targets)).sqrt()
+        size = batch_size(inputs)
+        if not size:
+            return torch.zeros(0)
+        contributions = self._contributions(inputs, targets)
+        if units is not None:
+            numbers = _from_zero(torch.as_tensor(units), size)
+            contributions = {name: by_unit(use, numbers) for name, use in contributions.items()}
+        return _squared_norms(contributions).sqrt()
 
     def _look_again(self) -> None:
         """Notice what has been done to the module since: a stale view of it would be silent."""

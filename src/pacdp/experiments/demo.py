@@ -13,7 +13,7 @@ from pacdp.experiments.execute import execute
 from pacdp.experiments.experiment import Experiment, read_experiment
 from pacdp.experiments.prepare import Prepared, prepare
 from pacdp.federation import Broadcast, Client, Result
-from pacdp.privacy import Ledger, account
+from pacdp.privacy import Guarantee, Ledger
 
 # The paper's budget levels for Heart Disease; who holds which is an example.
 EPSILONS = (0.5, 0.05, 0.01, 0.01)
@@ -108,10 +108,7 @@ def _budgets(axes: Axes, result: Result) -> None:
     # Hospitals with one budget spend alike: one line stands for them all.
     for epsilon in sorted({task.epsilon for task in plan.clients}, reverse=True):
         group = [n for n, task in enumerate(plan.clients) if task.epsilon == epsilon]
-        release = plan.release(group[0])
-        assert release is not None
-        passes = plan.clients[group[0]].passes
-        spent = [account(release.times(passes * number)).epsilon for number in rounds]
+        spent = [_epsilon(plan.certified(group[0], number)) for number in rounds]
         names = " and ".join(plan.clients[n].name for n in group)
         (line,) = axes.plot(rounds, spent, marker="o", markersize=3, label=f"{names}: spent")
         axes.axhline(epsilon, color=line.get_color(), linestyle="--", label=f"budget {epsilon:g}")
@@ -121,6 +118,11 @@ def _budgets(axes: Axes, result: Result) -> None:
     axes.set_title("Each spends its own budget, and not more")
     axes.grid(alpha=0.3)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), fontsize="small", ncols=2)
+
+
+def _epsilon(guarantee: Guarantee | None) -> float:
+    assert guarantee is not None
+    return guarantee.epsilon
 
 
 def train(ready: Prepared, ledgers: Sequence[Ledger] | None = None) -> Result:

@@ -8,31 +8,45 @@ else: no loss, no norm, no count. A real federation wraps exactly this.
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from pacdp.clipping import Bounded, NoiseSource, SimulatedNoise, SystemNoise, release
+from pacdp.clipping import (
+    Bounded,
+    NoiseSource,
+    SimulatedNoise,
+    SystemNoise,
+    centred_count,
+    clip_upload,
+    release,
+)
 from pacdp.data import Records
 from pacdp.errors import BudgetExceededError, InputError
 from pacdp.federation.plan import ClientPlan, Plan
 from pacdp.federation.workbench import Tensors, Workbench
-from pacdp.privacy import Book, MemoryBook
+from pacdp.methods import Answer, Public
+from pacdp.privacy import Book, MemoryBook, Release
 
 # The noise of a round and a step.
 NoiseOf = Callable[[int, int], NoiseSource]
+# Where a round's and a step's sample of records comes from.
+SamplerOf = Callable[[int, int], np.random.Generator]
 
 
 @dataclass(frozen=True)
 class Broadcast:
-    """What the server sends: the round, and the model."""
+    """What the server sends: the round, the model, and what the method keeps."""
 
     round: int
     model: Tensors
+    public: Public = field(default_factory=dict)
+    """What the method keeps on the server; nothing a client must believe."""
 
 
 @dataclass(frozen=True)
@@ -42,14 +56,17 @@ class Reply:
     client: int
     round: int
     update: Tensors
+    released: Sequence[Tensors] = ()
+    """What else was released, if the method needs it."""
 
 
 class Client:
     """One client of a federation.
 
     ``book`` is its ledger; without one it keeps a new book in memory. ``noise`` gives the source
-    for a round and a step: by default the operating system's entropy. A simulation passes
-    :func:`simulated_noise`, which whoever knows the seed can take off again.
+    for a round and a step, and ``sampler`` that of sampled records: by default the operating
+    system's entropy. A simulation passes :func:`simulated_noise` and :func:`simulated_sampler`;
+    whoever knows the seed can take that noise off again.
 
     Formal guarantee: with the system's noise, all answers it ever gives under its book are together
     (ε, δ)-private for the book's budget, adjacency and unit, whatever the server sends.
@@ -63,6 +80,7 @@ class Client:
         *,
         book: Book | None = None,
         noise: NoiseOf | None = None,
+        sampler: SamplerOf | None = None,
         workbench: Workbench | None = None,
     ) -> None:
         self.number = number
@@ -71,6 +89,7 @@ class Client:
         self.method = plan.made_method
         self.workbench = workbench or Workbench(plan)
         self.noise = noise or (lambda number, step: SystemNoise())
+        self.sampler = sampler or (lambda number, step: np.random.default_rng())
         self.book = self._checked(book)
         # One answer at a time: the model on the workbench is one.
         self._lock = threading.Lock()
@@ -98,29 +117,35 @@ class Client:
             model = {name: value.detach().clone() for name, value in broadcast.model.items()}
             self.workbench.load(model)
             self._pay()
-            work = _Participation(self, Broadcast(broadcast.round, model))
+            work = _Participation(self, Broadcast(broadcast.round, model, broadcast.public))
             with self._own_dropout(broadcast.round):
-                update = self.method.train(work)
-            if not work.may_leave(update):
+                answer = self.method.train(work)
+            if not work.may_leave(answer):
                 raise BudgetExceededError(
                     f"client {self.task.name}: its method sends what was not released"
                 )
-        return Reply(self.number, broadcast.round, update)
+        return Reply(self.number, broadcast.round, answer.update, answer.released)
 
     def _pay(self) -> None:
         """Debit the whole participation, before any of it is computed."""
-        planned = self.plan.release(self.number)
-        if planned is None or self.book is None:
+        if self.book is None:
             return
+        releases = self.plan.participation(self.number)
         try:
+            for release in releases:
+                self._freeze(release)
             self.book.reserve(
-                planned.times(self.task.passes),
-                run=self.plan.run,
-                label=self.plan.label,
-                at_most=self.task.releases,
+                *releases, run=self.plan.run, label=self.plan.label, at_most=self.task.releases
             )
         except BudgetExceededError as error:
             raise BudgetExceededError(f"client {self.task.name}: {error}") from None
+
+    def _freeze(self, release: Release) -> None:
+        """Charge all sampled releases of the training at once, before the first is made."""
+        assert self.book is not None
+        whole = release.times(release.count * self.task.participations)
+        if release.sampled and self.book.filter.frozen[release.times(1)] < whole.count:
+            self.book.freeze(whole, run=self.plan.run, label=self.plan.label)
 
     def _checked(self, book: Book | None) -> Book | None:
         """The book, if it promises the same as the plan; a new one in memory if there is none."""
@@ -162,17 +187,25 @@ class _Participation:
         self._client = client
         self._broadcast = broadcast
         self._bench = client.workbench
-        self._planned = client.plan.release(client.number)
+        self._planned = client.plan.participation(client.number)
         self._optimiser: torch.optim.Optimizer | None = None
         self._everything = torch.arange(len(client.inputs))
-        # What was summed over which records, what of it was released, and how often each unit
-        # was in it. Kept by identity, with the objects themselves so that no other takes theirs.
+        # Kept by identity, with the objects themselves so that no other can take their place:
+        # what was summed over which records, and what of it was released and may leave.
         self._sums: list[tuple[Bounded, Tensor]] = []
-        self._released: list[Tensors] = []
-        self._touched = np.zeros(client.task.units, np.int64)
-        self._steps_released = 0
+        self._may_leave: list[Tensors] = []
+        self._touched = np.zeros((len(self._planned), client.task.units), np.int64)
+        self._draws = 0
+        # Whether the local model is made of nothing but released values.
         self._clean = True
-        self._updates: list[Tensors] = []
+
+    @property
+    def client(self) -> int:
+        return self._client.number
+
+    @property
+    def public(self) -> Public:
+        return self._broadcast.public
 
     @property
     def round(self) -> int:
@@ -187,7 +220,7 @@ class _Participation:
         return self._client.task
 
     def batches(self) -> Iterator[Tensor]:
-        task, units = self.task, self._client.units
+        task = self.task
         if task.batches == 1:
             for _ in range(task.steps):
                 yield self._everything
@@ -200,65 +233,103 @@ class _Participation:
             )
             parts = np.array_split(random.permutation(task.units), task.batches)
             for part in parts[: task.steps - step]:
-                chosen = torch.from_numpy(np.sort(part))
-                yield (
-                    chosen if units is None else torch.nonzero(torch.isin(units, chosen)).flatten()
-                )
+                yield self._of_units(torch.from_numpy(np.sort(part)))
             step += len(parts)
+
+    def sample(self, rate: float) -> Tensor:
+        random = self._client.sampler(self.round, self._draws)
+        self._draws += 1
+        chosen = torch.from_numpy(np.flatnonzero(random.random(self.task.units) < rate))
+        return self._of_units(chosen)
+
+    def _of_units(self, chosen: Tensor) -> Tensor:
+        """The records of some units."""
+        units = self._client.units
+        return chosen if units is None else torch.nonzero(torch.isin(units, chosen)).flatten()
 
     def clipped_sum(self, batch: Tensor, bound: float) -> Bounded:
         inputs, targets = self._records(batch)
-        units = self._client.units
         total = self._bench.gradient(
-            inputs,
-            targets,
-            clipping_bound=bound,
-            units=None if units is None else units[batch].to(inputs.device),
+            inputs, targets, clipping_bound=bound, units=self._units(batch)
         )
         self._sums.append((total, batch))
         return total
 
+    def norms(self, batch: Tensor) -> Tensor:
+        inputs, targets = self._records(batch)
+        return self._bench.gradient.norms(inputs, targets, units=self._units(batch))
+
+    def count_within(self, batch: Tensor, bound: float) -> Bounded:
+        count = centred_count(
+            self.norms(batch) <= bound,
+            adjacency=self._client.plan.adjacency,
+            unit=self._client.plan.unit,
+        )
+        self._sums.append((count, batch))
+        return count
+
+    def clipped_update(self, bound: float) -> Bounded:
+        return self._clipped(self._difference(self._bench.state()), bound)
+
+    def clipped_model(self, bound: float) -> Bounded:
+        return self._clipped(self._bench.state(), bound)
+
+    def _clipped(self, values: Tensors, bound: float) -> Bounded:
+        plan = self._client.plan
+        made = clip_upload(values, bound=bound, adjacency=plan.adjacency, unit=plan.unit)
+        self._sums.append((made, self._everything))
+        return made
+
     def plain_mean(self, batch: Tensor) -> Tensors:
-        if self._planned is not None:
-            raise BudgetExceededError(f"client {self.task.name}: a plain gradient is not paid for")
         inputs, targets = self._records(batch)
         with torch.enable_grad():
             loss = self._bench.loss(self._bench.model(inputs), targets).mean()
             found = torch.autograd.grad(loss, list(self._bench.parameters.values()))
         return dict(zip(self._bench.parameters, found, strict=True))
 
+    def _units(self, batch: Tensor) -> Tensor | None:
+        units = self._client.units
+        return None if units is None else units[batch]
+
     def _records(self, batch: Tensor) -> tuple[Tensor, Tensor]:
         inputs, targets = self._client.inputs, self._client.targets
         return (inputs, targets) if batch is self._everything else (inputs[batch], targets[batch])
 
-    def release(self, value: Bounded) -> Tensors:
-        planned = self._planned
-        if planned is None:
-            raise BudgetExceededError(f"client {self.task.name}: has no budget to release from")
+    def release(self, value: Bounded, *, charge: int = 0, divisor: float | None = None) -> Tensors:
+        name = self.task.name
+        if charge >= len(self._planned):
+            raise BudgetExceededError(f"client {name}: has no budget to release from")
+        planned = self._planned[charge]
         event = value.event(planned.z)
         paid = (event.adjacency, event.unit, event.sensitivity) == (
             *(planned.adjacency, planned.unit, planned.sensitivity),
         )
         records = next((batch for known, batch in self._sums if known is value), None)
         if paid and records is not None:
-            units = self._client.units
-            self._touched[(records if units is None else units[records].unique()).numpy()] += 1
-        if not paid or records is None or self._touched.max() > self.task.passes:
+            self._touched[charge, self._who(records, planned)] += 1
+        if not paid or records is None or self._touched[charge].max() > planned.count:
             raise BudgetExceededError(
-                f"client {self.task.name}: this release was not paid for; paid are "
-                f"{self.task.passes} of each {planned.unit}"
+                f"client {name}: this release was not paid for; paid are {planned.count} of each "
+                f"{planned.unit}"
             )
         self._sums = [(known, batch) for known, batch in self._sums if known is not value]
-        noise = self._client.noise(self.round, self._steps_released)
-        self._steps_released += 1
-        made = release(value, z=planned.z, divisor=self.task.divisor, noise=noise)
-        self._released.append(made)
+        noise = self._client.noise(self.round, self._draws)
+        self._draws += 1
+        public = self.task.divisor if divisor is None else divisor
+        made = release(value, z=planned.z, divisor=public, noise=noise)
+        self._may_leave.append(made)
         return made
 
+    def _who(self, records: Tensor, planned: Release) -> NDArray[np.int64] | slice:
+        """The units that a release was of. Of a sampled one everybody might have been."""
+        if planned.sampled:
+            return slice(None)
+        units = self._client.units
+        return (records if units is None else units[records].unique()).numpy()
+
     def step(self, gradient: Tensors) -> None:
-        known = [made for made in self._released if made is gradient]
-        self._released = [made for made in self._released if made is not gradient]
-        self._clean = self._clean and bool(known or self._planned is None)
+        known = any(made is gradient for made in self._may_leave)
+        self._clean = self._clean and (known or not self._client.plan.made_method.private)
         settings = self._client.plan.training.optimiser
         parameters = self._bench.parameters
         if settings.name == "sgd":
@@ -279,17 +350,25 @@ class _Participation:
         self._optimiser.zero_grad()
 
     def update(self) -> Tensors:
-        before = self._broadcast.model
-        made = {
-            name: parameter.detach() - before[name].to(parameter)
-            for name, parameter in self._bench.parameters.items()
-        }
-        self._updates.append(made)
+        made = self._difference(self._bench.state())
+        if self._clean:
+            self._may_leave.append(made)
         return made
 
-    def may_leave(self, update: Tensors) -> bool:
-        """Whether this is an update, made of nothing but what was released."""
-        return self._clean and any(made is update for made in self._updates)
+    def update_to(self, model: Tensors) -> Tensors:
+        made = self._difference(model)
+        if any(known is model for known in self._may_leave):
+            self._may_leave.append(made)
+        return made
+
+    def _difference(self, model: Tensors) -> Tensors:
+        before = self._broadcast.model
+        return {name: value - before[name].to(value) for name, value in model.items()}
+
+    def may_leave(self, answer: Answer) -> bool:
+        """Whether all of an answer is made of nothing but what was released."""
+        sent = [answer.update, *answer.released]
+        return all(any(known is one for known in self._may_leave) for one in sent)
 
 
 def simulated_noise(seed: int, client: int) -> NoiseOf:
@@ -299,6 +378,15 @@ def simulated_noise(seed: int, client: int) -> NoiseOf:
     torch.Size([2])
     """
     return lambda number, step: SimulatedNoise(seed=seed, client=client, round=number, step=step)
+
+
+def simulated_sampler(seed: int, client: int) -> SamplerOf:
+    """Samples from a seed, for simulations.
+
+    >>> simulated_sampler(seed=0, client=1)(2, 3).random() < 1
+    True
+    """
+    return lambda number, step: np.random.default_rng([seed, client, number, step, 2])
 
 
 def _units(records: Records, task: ClientPlan, unit: str) -> Tensor | None:

@@ -20,7 +20,7 @@ from pacdp.errors import DataError, InputError
 from pacdp.federation.budgets import deal_budgets
 from pacdp.federation.configuration import Aggregation, HotStart, Model, Privacy, Training
 from pacdp.federation.participation import participants, participation_cap
-from pacdp.methods import Method, method
+from pacdp.methods import Charge, Method, Terms, method
 from pacdp.privacy import Adjacency, Guarantee, Release, Scope, account
 from pacdp.settings import Settings, explain
 
@@ -47,18 +47,28 @@ class ClientPlan(Settings):
     """Local steps in a participation."""
     divisor: float
     """The public number by which a sum is divided: the units of a batch."""
-    noise_multiplier: float | None
-    """σ/C."""
+    charges: tuple[Charge, ...]
+    """What a participation releases; nothing where a method adds no noise."""
 
     @property
     def passes(self) -> int:
-        """How often a participation can touch one record."""
+        """How often a participation goes over its records."""
         return math.ceil(self.steps / self.batches)
+
+    @property
+    def each(self) -> int:
+        """Releases per record in a participation."""
+        return sum(charge.each for charge in self.charges)
 
     @property
     def releases(self) -> int:
         """K_i: releases per record over the whole training."""
-        return self.passes * self.participations
+        return self.each * self.participations
+
+    @property
+    def noise_multiplier(self) -> float | None:
+        """σ/C of the model's own releases; None without noise."""
+        return self.charges[0].noise_multiplier if self.charges else None
 
 
 class Plan(Settings):
@@ -84,10 +94,11 @@ class Plan(Settings):
 
     @model_validator(mode="after")
     def _honest(self) -> Self:
-        """A plan has noise for every client or a method without a guarantee, never one of each."""
-        noisy = [task.noise_multiplier is not None for task in self.clients]
-        if any(noisy) != self.made_method.private or all(noisy) != self.made_method.private:
-            raise ValueError(f"method {self.method}: its clients' noise does not fit it")
+        """With a guarantee every client has noise, and without one nobody has a budget."""
+        private = self.made_method.private
+        for task in self.clients:
+            if (private and not task.charges) or (task.budget is None) == private:
+                raise ValueError(f"method {self.method}: noise or budget of {task.name} do not fit")
         return self
 
     @property
@@ -114,7 +125,8 @@ class Plan(Settings):
     @property
     def label(self) -> str:
         """A mark on the ledger's rows where a budget is not what it seems."""
-        return "" if self.privacy.scope == "total" else self.privacy.scope
+        scope = "" if self.privacy.scope == "total" else self.privacy.scope
+        return ", ".join(part for part in (self.made_method.label, scope) if part)
 
     @cached_property
     def made_method(self) -> Method:
@@ -132,37 +144,58 @@ class Plan(Settings):
         )
         return drawn[round]
 
-    def release(self, client: int) -> Release | None:
-        """All that a client will release, record by record, or None without a guarantee."""
-        task = self.clients[client]
-        if task.noise_multiplier is None:
-            return None
-        return Release.clipped_sum(
-            noise_multiplier=task.noise_multiplier,
+    def participation(self, client: int) -> list[Release]:
+        """What one participation of a client releases, record by record."""
+        return [self._release(charge) for charge in self.clients[client].charges]
+
+    def _release(self, charge: Charge) -> Release:
+        return Release(
+            noise_multiplier=charge.noise_multiplier,
+            sensitivity=charge.sensitivity,
             adjacency=self.adjacency,
-            count=task.releases,
+            count=charge.each,
+            sampling_rate=charge.sampling_rate,
             unit=self.unit,
+        )
+
+    def certified(self, client: int, participations: int) -> Guarantee | None:
+        """What so many participations certify; None where a method has no guarantee."""
+        if not self.made_method.private:
+            return None
+        if not participations:
+            return Guarantee(
+                epsilon=0.0, delta=self.privacy.delta, adjacency=self.adjacency, unit=self.unit
+            )
+        made = self.participation(client)
+        return account(
+            [release.times(release.count * participations) for release in made],
+            delta=self.privacy.delta,
         )
 
     def planned(self, client: int) -> Guarantee | None:
         """What the client's releases certify, if it answers as often as planned."""
-        release = self.release(client)
-        return None if release is None else account(release, delta=self.privacy.delta)
+        return self.certified(client, self.clients[client].participations)
 
     def budget(self, client: int) -> Guarantee | None:
         """What the client's book may be charged.
 
-        With a total scope, what it asked for. In the paper's per-release reading that is only the
-        cost of one release; the book then holds what the whole run really costs.
+        Usually what it asked for. Where a budget covers one release alone, or a formula claims
+        more than it gives, the book holds what the whole run really costs, and says so.
         """
         asked = self.clients[client].budget
-        if asked is None or self.privacy.scope != "total":
-            planned = self.planned(client)
-            # Inverted and inverted again, on the safe side both times, it must still fit.
-            more = 0.0 if planned is None else max(planned.epsilon * (1 + 1e-9), SMALLEST_EPSILON)
-            return None if planned is None else replace(planned, epsilon=more)
-        return Guarantee(
-            epsilon=asked, delta=self.privacy.delta, adjacency=self.adjacency, unit=self.unit
+        if asked is None:
+            return None
+        if not self.label:
+            return Guarantee(
+                epsilon=asked, delta=self.privacy.delta, adjacency=self.adjacency, unit=self.unit
+            )
+        planned = self.planned(client)
+        assert planned is not None
+        # Inverted and inverted again, on the safe side both times, it must still fit.
+        return replace(
+            planned,
+            accountant="exact",
+            epsilon=max(planned.epsilon * (1 + 1e-9), SMALLEST_EPSILON),
         )
 
     def save(self, path: Path) -> None:
@@ -237,23 +270,32 @@ def make_plan(
     clients = []
     for (name, records), asked_for, epsilon in zip(sizes.items(), budgets, used, strict=True):
         task = _client(name, records, counted[name], asked_for, epsilon, cap, training)
-        if method.private:
-            release = method.release(
+        charges = method.charges(
+            Terms(
                 epsilon=epsilon,
                 delta=privacy.delta,
-                releases=task.releases,
                 adjacency=Adjacency.parse(privacy.adjacency),
                 accountant=privacy.accountant,
                 scope=Scope.parse(privacy.scope),
-                unit=unit,
+                participations=cap,
+                passes=task.passes,
+                steps=task.steps,
+                records=task.units,
+                budgets=used,
             )
-            task = task.model_copy(update={"noise_multiplier": release.noise_multiplier})
-            for number in range(training.rounds):
-                bound = method.bound(epsilon, round=number, rounds=training.rounds)
-                positive_number(f"clipping bound of {name}", bound)
-        else:
-            task = task.model_copy(update={"budget": None})
-        clients.append(task)
+        )
+        for number in range(training.rounds) if charges else ():
+            bound = method.bound(epsilon, round=number, rounds=training.rounds)
+            positive_number(f"clipping bound of {name}", bound)
+        clients.append(
+            task.model_copy(
+                update={
+                    "charges": tuple(charges),
+                    "divisor": method.divisor(task.divisor, charges, task.units),
+                    "budget": asked_for if method.private else None,
+                }
+            )
+        )
     return Plan(
         data=data,
         model=model or Model(),
@@ -297,5 +339,5 @@ def _client(
         batches=batches,
         steps=steps,
         divisor=units / batches,
-        noise_multiplier=None,
+        charges=(),
     )

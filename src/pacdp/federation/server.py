@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 import torch
 
+from pacdp.clipping import Bounded, SystemNoise, release
 from pacdp.errors import InputError
-from pacdp.federation.client import Broadcast, Reply
+from pacdp.federation.client import Broadcast, NoiseOf, Reply
 from pacdp.federation.plan import Plan
 from pacdp.federation.weights import client_weights
 from pacdp.federation.workbench import Tensors
@@ -18,8 +19,12 @@ from pacdp.federation.workbench import Tensors
 class Server:
     """The model as it stands, and how it moves."""
 
-    def __init__(self, plan: Plan, initial: Tensors) -> None:
+    def __init__(self, plan: Plan, initial: Tensors, *, noise: NoiseOf | None = None) -> None:
         self.plan = plan
+        self._noise = noise or (lambda number, step: SystemNoise())
+        self._downlink = plan.made_method.downlink(
+            rounds=plan.rounds, tasks=plan.clients, delta=plan.privacy.delta
+        )
         self._model = {name: value.clone() for name, value in initial.items()}
         values = list(self._model.values())
         rule = plan.server
@@ -30,13 +35,18 @@ class Server:
                 values, lr=rule.lr, momentum=rule.momentum if rule.optimiser == "momentum" else 0
             )
         )
+        self.public = plan.made_method.start(len(plan.clients))
         self.spoiled: list[int] = []
         self._average: Tensors | None = None
         self._averaged = 0
 
     def broadcast(self, round: int) -> Broadcast:  # noqa: A002
         """What is sent to the clients of a round."""
-        return Broadcast(round, {name: value.clone() for name, value in self._model.items()})
+        model = {name: value.clone() for name, value in self._model.items()}
+        if self._downlink:
+            sent = Bounded(values=model, bound=1.0, sensitivity=1.0, adjacency=self.plan.adjacency)
+            model = release(sent, z=self._downlink, divisor=1.0, noise=self._noise(round, 0))
+        return Broadcast(round, model, self.public)
 
     def combine(self, replies: Sequence[Reply]) -> None:
         """Move the model by the weighted mean of the updates; without replies it stays.
@@ -64,6 +74,10 @@ class Server:
                 value.grad = -moved
             self._optimiser.step()
             self._optimiser.zero_grad()
+            self.public = self.plan.made_method.learn(
+                self.public,
+                {r.client: (self.plan.clients[r.client], r.released) for r in replies},
+            )
 
     def finish_round(self, round: int) -> None:  # noqa: A002
         """Take the model into the average of the last rounds, if the plan wants one."""

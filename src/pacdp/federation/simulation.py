@@ -7,7 +7,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,11 @@ from torch import nn
 from pacdp.data import Dataset, Partition
 from pacdp.errors import BudgetExceededError, InputError
 from pacdp.federation import metrics
-from pacdp.federation.client import Client, Reply, simulated_noise
+from pacdp.federation.client import Client, Reply, simulated_noise, simulated_sampler
 from pacdp.federation.plan import Plan
 from pacdp.federation.server import Server
 from pacdp.federation.workbench import Tensors, Workbench
-from pacdp.privacy import Book, MemoryBook, account
+from pacdp.privacy import Book, MemoryBook
 
 Row = dict[str, Any]
 # Told each round when it is over.
@@ -53,13 +53,13 @@ class Result:
 
     def _client(self, number: int) -> Row:
         plan, task, book = self.plan, self.plan.clients[number], self.books[number]
-        planned = plan.planned(number)
         # Of this run; its book may hold others as well.
         made = 0 if book is None else book.released(plan.run)
-        realised = None if planned is None else replace(planned, epsilon=0.0)
-        release = plan.release(number)
-        if made and release is not None:
-            realised = account(release.times(made), delta=plan.privacy.delta)
+        planned = plan.planned(number)
+        realised = plan.certified(number, made // task.each if made else 0)
+        noises = [charge.noise_multiplier for charge in task.charges]
+        sampled = [charge.sampling_rate for charge in task.charges if charge.sampling_rate < 1]
+        cost = sum(charge.each / charge.z**2 for charge in task.charges)
         return {
             "id": task.name,
             "records": task.records,
@@ -73,9 +73,11 @@ class Result:
             "label": plan.label,
             "releases": made,
             "releases_planned": task.releases,
-            "noise_multiplier": task.noise_multiplier,
-            "mu_realised": None if release is None else math.sqrt(made) / release.z,
-            "sampling_rate": 1.0,
+            "noise_multiplier": noises if len(noises) > 1 else task.noise_multiplier,
+            "mu_realised": None
+            if realised is None or sampled
+            else math.sqrt(cost * made / max(task.each, 1)),
+            "sampling_rate": min(sampled, default=1.0),
             "refused": self.refused[number],
             "failed": self.failed[number],
             "accuracy": self.accuracies[number],
@@ -119,7 +121,9 @@ def simulate(
     started = time.perf_counter()
     records = partition.of(dataset)
     bench = Workbench(plan, device=device, make=make)
-    server = Server(plan, bench.state() if initial is None else initial)
+    first = bench.state() if initial is None else initial
+    # No client has this number.
+    server = Server(plan, first, noise=simulated_noise(plan.seed, -1))
     held = _books(plan) if books is None else list(books)
     if len(held) != len(plan.clients):
         raise InputError(f"books: are {len(held)}, must be {len(plan.clients)}, one a client")
@@ -141,6 +145,7 @@ def simulate(
                     *(client, plan, records[client]),
                     book=held[client],
                     noise=simulated_noise(plan.seed, client),
+                    sampler=simulated_sampler(plan.seed, client),
                     workbench=bench,
                 )
                 reply = worker.answer(broadcast)

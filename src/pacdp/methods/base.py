@@ -1,34 +1,100 @@
 """The contract that every method obeys, and the training that most of them share.
 
-A method says which budgets are used, which clipping bound holds in a round, what a participation
-releases, and what a client does. It is a frozen value made of plain settings. The client hands it a
-:class:`Work`, with which records can be read, sums clipped and noise added, and nothing can leave
-that was not paid for. All that is in a method is public, and decided before any private record is
-read.
+A method says which budgets are used, what a participation releases and at what noise, what a client
+does, and what the server learns from it. It is a frozen value made of plain settings. The client
+hands it a :class:`Work`, with which records can be read, sums clipped and noise added; what it
+returns leaves only if it was released. All that is in a method is public, and decided before any
+private record is read.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import ClassVar, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
 
+from pydantic import PositiveInt
 from torch import Tensor
 
 from pacdp.clipping import Bounded
-from pacdp.privacy import Adjacency, Release, Scope, calibrate
+from pacdp.privacy import Adjacency, Scope, calibrate
 from pacdp.settings import Settings
 
 Tensors = dict[str, Tensor]
+# What a method keeps on the server, from noised values alone. It is sent to every client.
+Public = Mapping[str, Any]
+
+
+class Charge(Settings):
+    """One kind of release that a participation makes, and how often it can touch one record."""
+
+    noise_multiplier: float
+    """σ/C."""
+    sensitivity: float
+    """S/C."""
+    each: PositiveInt
+    """So often in each participation."""
+    sampling_rate: float = 1.0
+    """With which each record is drawn, unseen by the server."""
+
+    @property
+    def z(self) -> float:
+        """σ/S."""
+        return self.noise_multiplier / self.sensitivity
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What a client's noise is calibrated from, all of it public."""
+
+    epsilon: float
+    delta: float
+    adjacency: Adjacency
+    accountant: str | None
+    scope: Scope
+    participations: int
+    """How often it answers at most."""
+    passes: int
+    """How often one participation goes over its records."""
+    steps: int
+    """Local steps in a participation."""
+    records: int
+    budgets: Sequence[float]
+    """Everybody's."""
 
 
 class Task(Protocol):
-    """What a method may know of a client: its plan, all of it public."""
+    """What a method may know of a client while it trains: its plan, all of it public."""
 
     @property
     def epsilon(self) -> float:
         """The budget that its noise is calibrated to."""
 
+    @property
+    def records(self) -> int:
+        """How many it has."""
+
+    @property
+    def participations(self) -> int:
+        """How often it answers at most."""
+
+    @property
+    def steps(self) -> int:
+        """Local steps in a participation."""
+
+    @property
+    def divisor(self) -> float:
+        """The public number by which a sum is divided."""
+
+    @property
+    def charges(self) -> Sequence[Charge]:
+        """What it releases."""
+
 
 class Work(Protocol):
     """One participation of one client, as its method sees it."""
+
+    @property
+    def client(self) -> int:
+        """Its number."""
 
     @property
     def round(self) -> int:
@@ -42,23 +108,53 @@ class Work(Protocol):
     def task(self) -> Task:
         """The client's part of the plan."""
 
+    @property
+    def public(self) -> Public:
+        """What the method keeps on the server."""
+
     def batches(self) -> Iterator[Tensor]:
         """The records of each local step, by their position: each record once in each pass."""
+
+    def sample(self, rate: float) -> Tensor:
+        """Records drawn by Poisson sampling, each with this probability, unseen by the server."""
 
     def clipped_sum(self, batch: Tensor, bound: float) -> Bounded:
         """The clipped sum of the batch's gradients, which carries its own sensitivity."""
 
-    def plain_mean(self, batch: Tensor) -> Tensors:
-        """The batch's mean gradient as it is. For methods without a guarantee."""
+    def count_within(self, batch: Tensor, bound: float) -> Bounded:
+        """How many of the batch's gradients are no longer than the bound, centred."""
 
-    def release(self, value: Bounded) -> Tensors:
-        """The value with the planned noise, over the public divisor. Refused unless paid for."""
+    def clipped_update(self, bound: float) -> Bounded:
+        """How the local model differs from the broadcast one, clipped as a whole."""
+
+    def clipped_model(self, bound: float) -> Bounded:
+        """The local model itself, clipped as a whole."""
+
+    def norms(self, batch: Tensor) -> Tensor:
+        """The lengths of the batch's gradients. Nothing derived from them may leave unpaid."""
+
+    def plain_mean(self, batch: Tensor) -> Tensors:
+        """The batch's mean gradient as it is. What is trained with it cannot leave as it is."""
+
+    def release(self, value: Bounded, *, charge: int = 0, divisor: float | None = None) -> Tensors:
+        """The value with a charge's noise, over the public divisor. Refused unless paid for."""
 
     def step(self, gradient: Tensors) -> None:
         """One step of the client's optimiser."""
 
     def update(self) -> Tensors:
         """How the local model now differs from the broadcast one."""
+
+    def update_to(self, model: Tensors) -> Tensors:
+        """How a released model differs from the broadcast one."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a participation sends: the update, and other values that were released."""
+
+    update: Tensors
+    released: Sequence[Tensors] = field(default_factory=tuple)
 
 
 class Method(Settings):
@@ -67,6 +163,8 @@ class Method(Settings):
     name: ClassVar[str]
     private: ClassVar[bool] = True
     """Whether there is an ε at all."""
+    label: ClassVar[str] = ""
+    """A mark for ledgers where ε is not the cost of the whole training."""
     needs: ClassVar[tuple[str, ...]] = ()
     """Settings without which it cannot run."""
 
@@ -75,32 +173,30 @@ class Method(Settings):
         return list(budgets)
 
     def bound(self, epsilon: float, *, round: int, rounds: int) -> float:  # noqa: A002
-        """C_i^t. It depends on the budget and the round alone."""
+        """C_i^t as planned. It depends on the budget and the round alone."""
         raise NotImplementedError
 
-    def release(
-        self,
-        *,
-        epsilon: float,
-        delta: float,
-        releases: int,
-        adjacency: Adjacency,
-        accountant: str | None,
-        scope: Scope,
-        unit: str,
-    ) -> Release:
-        """All releases of a client over the whole training, at the noise its budget asks for."""
-        made = calibrate(
-            epsilon=epsilon,
-            delta=delta,
-            releases=releases,
-            adjacency=adjacency,
-            accountant=accountant,
-            scope=scope,
-        )
-        return made.release(unit=unit)
+    def charges(self, terms: Terms) -> list[Charge]:
+        """What each participation releases, at the noise the budget asks for."""
+        return [clipped_gradients(terms)]
 
-    def train(self, work: Work) -> Tensors:
+    def divisor(self, usual: float, charges: Sequence[Charge], records: int) -> float:
+        """The public number by which a sum is divided; usually the records of a batch."""
+        return usual
+
+    def downlink(self, *, rounds: int, tasks: Sequence[Task], delta: float) -> float:
+        """σ of noise that the server adds to the models it sends; usually none."""
+        return 0.0
+
+    def start(self, clients: int) -> Public:
+        """What the method keeps on the server before the first round."""
+        return {}
+
+    def learn(self, public: Public, heard: Mapping[int, tuple[Task, Sequence[Tensors]]]) -> Public:
+        """What it keeps after a round, from what clients released beside their updates."""
+        return public
+
+    def train(self, work: Work) -> Answer:
         """One participation: clip, sum, noise and step through the local batches.
 
         The sum carries the sensitivity of the bound that clipped it, and ``work.release`` scales
@@ -109,4 +205,24 @@ class Method(Settings):
         bound = self.bound(work.task.epsilon, round=work.round, rounds=work.rounds)
         for batch in work.batches():
             work.step(work.release(work.clipped_sum(batch, bound)))
-        return work.update()
+        return Answer(work.update())
+
+
+def clipped_gradients(terms: Terms, *, share: float = 1.0) -> Charge:
+    """The releases of clipped sums that a share of the budget pays for, one in each pass.
+
+    A share β of a Gaussian budget is β·μ², so the noise grows by 1/√β.
+    """
+    made = calibrate(
+        epsilon=terms.epsilon,
+        delta=terms.delta,
+        releases=terms.passes * terms.participations,
+        adjacency=terms.adjacency,
+        accountant=terms.accountant,
+        scope=terms.scope,
+    ).release()
+    return Charge(
+        noise_multiplier=made.noise_multiplier / share**0.5,
+        sensitivity=made.sensitivity,
+        each=terms.passes,
+    )

@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from pacdp.methods.base import Method, Tensors, Work
+from pacdp.methods.base import Answer, Charge, Method, Terms, Work
 
 
 class FedAvg(Method):
@@ -15,8 +15,12 @@ class FedAvg(Method):
     name: ClassVar[str] = "fedavg"
     private: ClassVar[bool] = False
 
-    def train(self, work: Work) -> Tensors:
+    def charges(self, terms: Terms) -> list[Charge]:
+        """None: nothing is noised."""
+        return []
+
+    def train(self, work: Work) -> Answer:
         """Ordinary local training."""
         for batch in work.batches():
             work.step(work.plain_mean(batch))
-        return work.update()
+        return Answer(work.update())

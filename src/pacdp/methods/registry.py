@@ -11,10 +11,25 @@ from pacdp.methods.base import Method
 from pacdp.methods.dp_fedavg import DpFedAvg
 from pacdp.methods.fedavg import FedAvg
 from pacdp.methods.fixed import Fixed
+from pacdp.methods.nbafl import Nbafl, NbaflOriginal
 from pacdp.methods.pac_dp import PacDp
+from pacdp.methods.quantile import AdaptiveQuantile, MedianTracker, NonPrivateQuantile
+from pacdp.methods.rpdp_fl import RpdpFl
 from pacdp.settings import explain
 
-METHODS: dict[str, type[Method]] = {kind.name: kind for kind in (PacDp, Fixed, FedAvg, DpFedAvg)}
+METHODS: dict[str, type[Method]] = {
+    kind.name: kind
+    for kind in (
+        *(PacDp, Fixed, DpFedAvg, FedAvg, Nbafl, NbaflOriginal, RpdpFl),
+        *(MedianTracker, AdaptiveQuantile, NonPrivateQuantile),
+    )
+}
+
+
+def register(kind: type[Method]) -> type[Method]:
+    """Make a method of one's own known by its name. Usable as a decorator."""
+    METHODS[kind.name] = kind
+    return kind
 
 
 def method(name: str, settings: Mapping[str, Any] | None = None) -> Method:

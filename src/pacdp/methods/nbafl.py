@@ -1,0 +1,89 @@
+"""NbAFL (Wei et al. 2020): noise once on each upload, as published and as it must be."""
+
+import math
+from collections.abc import Sequence
+from typing import ClassVar
+
+from pydantic import Field
+
+from pacdp.methods.base import Answer, Charge, Method, Task, Terms, Work
+from pacdp.privacy import calibrate
+from pacdp.settings import Real
+
+
+class Nbafl(Method):
+    """Train locally without noise, clip the update to C, and add noise once.
+
+    One record can turn a clipped update into any other of that length, so its sensitivity is 2C
+    under either adjacency. One release a participation, calibrated exactly.
+
+    >>> Nbafl(clipping_bound=2.0).bound(0.1, round=0, rounds=5)
+    2.0
+    """
+
+    name: ClassVar[str] = "nbafl"
+
+    clipping_bound: Real = Field(1.0, gt=0, allow_inf_nan=False, description="C of the upload.")
+
+    def bound(self, epsilon: float, *, round: int, rounds: int) -> float:  # noqa: A002
+        """C, whatever the budget and the round."""
+        return self.clipping_bound
+
+    def charges(self, terms: Terms) -> list[Charge]:
+        """One upload a participation."""
+        z = calibrate(
+            epsilon=terms.epsilon,
+            delta=terms.delta,
+            releases=terms.participations,
+            accountant=terms.accountant,
+            scope=terms.scope,
+        ).z
+        return [Charge(noise_multiplier=2 * float(z), sensitivity=2.0, each=1)]
+
+    def train(self, work: Work) -> Answer:
+        """Ordinary local training, and one noised upload."""
+        for batch in work.batches():
+            work.step(work.plain_mean(batch))
+        return Answer(work.release(work.clipped_update(self.clipping_bound), divisor=1.0))
+
+
+class NbaflOriginal(Nbafl):
+    """The weights clipped and noised by the formula as published.
+
+    σ = c·L·(2C/m)/ε with c = √(2 ln(1.25/δ)), L uploads and m records. It takes one record to move
+    a clipped model by 2C/m, which holds for no model that was trained on it: the ledger is charged
+    what the whole run really costs, which can be thousands, and its rows say so.
+
+    >>> NbaflOriginal().label
+    'nbafl-original'
+    """
+
+    name: ClassVar[str] = "nbafl-original"
+    label: ClassVar[str] = "nbafl-original"
+
+    def charges(self, terms: Terms) -> list[Charge]:
+        """One upload a participation, at the published noise and the true sensitivity."""
+        c = math.sqrt(2 * math.log(1.25 / terms.delta))
+        noise = c * terms.participations * 2 / (terms.records * terms.epsilon)
+        return [Charge(noise_multiplier=noise, sensitivity=2.0, each=1)]
+
+    def downlink(self, *, rounds: int, tasks: Sequence[Task], delta: float) -> float:
+        """σ = 2cC·√(T² − L²N)/(m·N·ε) where T > L·√N: more looks at the model than uploads pay for.
+
+        With clients that differ, the smallest m and ε stand for all.
+        """
+        uploads = max(task.participations for task in tasks)
+        gap = rounds**2 - uploads**2 * len(tasks)
+        if gap <= 0:
+            return 0.0
+        c = math.sqrt(2 * math.log(1.25 / delta))
+        fewest = min(task.records for task in tasks)
+        least = min(task.epsilon for task in tasks)
+        return 2 * c * self.clipping_bound * math.sqrt(gap) / (fewest * len(tasks) * least)
+
+    def train(self, work: Work) -> Answer:
+        """Ordinary local training, and the noised model itself."""
+        for batch in work.batches():
+            work.step(work.plain_mean(batch))
+        model = work.release(work.clipped_model(self.clipping_bound), divisor=1.0)
+        return Answer(work.update_to(model))

@@ -1,0 +1,157 @@
+"""Clipping bounds that follow a quantile of the gradients' lengths (Andrew et al. 2019).
+
+With each clipped sum goes a noised, centred count of the gradients that are no longer than the
+bound; the bound moves towards where a share γ of them is. It is a function of past noised counts
+alone, and the counts are paid for: a share β of the budget, with the rest left for the gradients.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import torch
+from pydantic import Field
+
+from pacdp.methods.base import (
+    Answer,
+    Charge,
+    Method,
+    Public,
+    Task,
+    Tensors,
+    Terms,
+    Work,
+    clipped_gradients,
+)
+from pacdp.settings import Real
+
+# Bounds that were driven to the end of the numbers would stop training for good.
+SMALLEST, LARGEST = 1e-6, 1e6
+
+
+class Quantile(Method):
+    """What trackers share: a start, a speed, a target and a price."""
+
+    quantile: Real = Field(0.5, gt=0, lt=1, description="γ: the share that the bound aims at.")
+    speed: Real = Field(0.2, gt=0, allow_inf_nan=False, description="η_C.")
+    first_bound: Real = Field(0.1, gt=0, allow_inf_nan=False, description="C₀.")
+    share: Real = Field(0.1, gt=0, lt=1, description="β: the counts' share of the budget.")
+
+    def bound(self, epsilon: float, *, round: int, rounds: int) -> float:  # noqa: A002
+        """C₀: what follows depends on noised counts."""
+        return self.first_bound
+
+    def charges(self, terms: Terms) -> list[Charge]:
+        """A sum and a count in each pass, which together cost the budget."""
+        gradients = clipped_gradients(terms, share=1 - self.share)
+        whole = clipped_gradients(terms)
+        # A centred count is bounded by ½; as a clipped sum, C is that half.
+        z = whole.z / math.sqrt(self.share)
+        adjacent = terms.adjacency.sensitivity
+        counts = Charge(noise_multiplier=z * adjacent, sensitivity=adjacent, each=terms.passes)
+        return [gradients, counts]
+
+    def moved(self, bound: float, count: float, divisor: float) -> float:
+        """The bound after a noised count: C·exp(−η_C(b̃ − γ)), b̃ the share within the bound.
+
+        >>> round(AdaptiveQuantile().moved(1.0, count=5.0, divisor=10.0), 6)
+        0.904837
+        """
+        within = min(max(count / divisor + 0.5, 0.0), 1.0)
+        moved = bound * math.exp(-self.speed * (within - self.quantile))
+        return min(max(moved, SMALLEST), LARGEST)
+
+
+class MedianTracker(Quantile):
+    """CGM-median: each client follows the median of its own gradients, and pays for it.
+
+    >>> MedianTracker().quantile
+    0.5
+    """
+
+    name: ClassVar[str] = "cgm-median"
+
+    def start(self, clients: int) -> Public:
+        """Every client's bound."""
+        return {"bounds": [self.first_bound] * clients}
+
+    def learn(self, public: Public, heard: Mapping[int, tuple[Task, Sequence[Tensors]]]) -> Public:
+        """The bounds that the clients reached; anyone can follow them from the counts."""
+        bounds = list(public["bounds"])
+        for client, (task, counts) in heard.items():
+            for count in counts:
+                bounds[client] = self.moved(bounds[client], float(count["count"]), task.divisor)
+        return {"bounds": bounds}
+
+    def train(self, work: Work) -> Answer:
+        """Clip with the old bound, then move it by the noised count."""
+        bound = float(work.public["bounds"][work.client])
+        counts = []
+        for batch in work.batches():
+            count = work.release(work.count_within(batch, bound), charge=1, divisor=1.0)
+            work.step(work.release(work.clipped_sum(batch, bound)))
+            bound = self.moved(bound, float(count["count"]), work.task.divisor)
+            counts.append(count)
+        return Answer(work.update(), counts)
+
+
+class AdaptiveQuantile(Quantile):
+    """AQC: one bound for all, moved by the mean of the clients' noised counts.
+
+    >>> AdaptiveQuantile().start(clients=5)
+    {'bound': 0.1}
+    """
+
+    name: ClassVar[str] = "aqc"
+
+    def start(self, clients: int) -> Public:
+        """The bound of all."""
+        return {"bound": self.first_bound}
+
+    def learn(self, public: Public, heard: Mapping[int, tuple[Task, Sequence[Tensors]]]) -> Public:
+        """One move a round, by the mean share within the bound."""
+        shares = [
+            float(count["count"]) / task.divisor
+            for task, counts in heard.values()
+            for count in counts
+        ]
+        if not shares:
+            return public
+        mean = sum(shares) / len(shares)
+        return {"bound": self.moved(float(public["bound"]), mean, 1.0)}
+
+    def train(self, work: Work) -> Answer:
+        """Clip with the bound of the round, and count."""
+        bound = float(work.public["bound"])
+        counts = []
+        for batch in work.batches():
+            counts.append(work.release(work.count_within(batch, bound), charge=1, divisor=1.0))
+            work.step(work.release(work.clipped_sum(batch, bound)))
+        return Answer(work.update(), counts)
+
+
+class NonPrivateQuantile(Quantile):
+    """The quantile itself, read for free. Nothing is certified: it has no ε and no ledger.
+
+    The noise on the gradients is what the budget would ask for if looking at them cost nothing, as
+    is sometimes assumed; so it shows what paying costs.
+
+    >>> NonPrivateQuantile().private
+    False
+    """
+
+    name: ClassVar[str] = "non-private-quantile"
+    private: ClassVar[bool] = False
+
+    def charges(self, terms: Terms) -> list[Charge]:
+        """The noise of the whole budget, for the gradients alone."""
+        return [clipped_gradients(terms)]
+
+    def train(self, work: Work) -> Answer:
+        """Clip at the batch's own quantile."""
+        for batch in work.batches():
+            lengths = work.norms(batch)
+            bound = float(torch.quantile(lengths, self.quantile))
+            bound = min(max(bound, SMALLEST), LARGEST)
+            work.step(work.release(work.clipped_sum(batch, bound)))
+        return Answer(work.update())

@@ -1,0 +1,342 @@
+"""The rivals: each against its own formulas, and all under the same contract."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pacdp.data import load, partition
+from pacdp.errors import InputError
+from pacdp.federation import (
+    Broadcast,
+    Client,
+    Optimiser,
+    Privacy,
+    Server,
+    Training,
+    Workbench,
+    make_plan,
+    simulate,
+)
+from pacdp.methods import METHODS, Answer, Method, method, register
+from pacdp.privacy import Release, account, calibrate, total_mu
+
+HEART = load("heart")
+HOSPITALS = partition(HEART, "natural")
+RECORDS = HOSPITALS.of(HEART)
+CURVE = {"curve": {"family": "power", "coefficients": [1.0, 0.4]}}
+
+
+def plan(name, data=HEART, split=HOSPITALS, rounds=4, epsilon=1.0, given=None, **training):
+    training = {"local_epochs": 2, "batch": 64} | training
+    return make_plan(
+        sizes=split.named_sizes,
+        shape=data.shape,
+        classes=len(data.classes),
+        method=method(name, given if given is not None else (CURVE if name == "pac-dp" else {})),
+        training=Training(rounds=rounds, **training),
+        privacy=Privacy(epsilon=epsilon),
+    )
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("set_name", ["heart", "digits"])
+def test_every_method_keeps_every_budget(name, set_name):
+    data, split = HEART, HOSPITALS
+    if set_name == "digits":
+        data = load("digits")
+        split = partition(data, "dirichlet", clients=4)
+    made = plan(name, data, split, rounds=2, epsilon=(0.1, 0.5, 1.0, 4.0))
+    result = simulate(made, data, split)
+    for number, client in enumerate(result.clients()):
+        if not METHODS[name].private:
+            assert client["epsilon_realised"] is client["epsilon_budget"] is None
+            assert result.books[number] is None
+            continue
+        assert client["refused"] == 0
+        assert client["releases"] == made.clients[number].releases > 0
+        assert client["epsilon_realised"] == pytest.approx(client["epsilon_planned"], rel=1e-9)
+        book = result.books[number].filter
+        assert book.charged.epsilon <= book.budget.epsilon
+        if METHODS[name].label:
+            assert client["label"] == name
+            assert book.budget.epsilon >= client["epsilon_planned"]
+        else:
+            assert client["epsilon_realised"] <= client["epsilon_budget"]
+            assert book.budget.epsilon == client["epsilon_budget"]
+    assert all(bool(torch.isfinite(value).all()) for value in result.model.values())
+
+
+@given(
+    name=st.sampled_from([n for n in METHODS if METHODS[n].private and not METHODS[n].label]),
+    rounds=st.integers(1, 3),
+    epsilon=st.sampled_from([0.3, (0.1, 0.2, 1.0, 3.0)]),
+    adjacency=st.sampled_from(["zero-out", "replace-one"]),
+    failures=st.sampled_from([0.0, 0.5]),
+    seed=st.integers(0, 20),
+)
+@settings(max_examples=20)
+def test_no_rival_overspends(name, rounds, epsilon, adjacency, failures, seed):
+    made = make_plan(
+        sizes=HOSPITALS.named_sizes,
+        shape=HEART.shape,
+        classes=2,
+        method=method(name, CURVE if name == "pac-dp" else {}),
+        training=Training(rounds=rounds, local_steps=2, clients_per_round=3, sampling="uniform"),
+        privacy=Privacy(epsilon=epsilon, adjacency=adjacency),
+        seed=seed,
+    )
+    result = simulate(made, HEART, HOSPITALS, failure_rate=failures, evaluate_every=rounds)
+    for client, book in zip(result.clients(), result.books, strict=True):
+        assert client["epsilon_realised"] <= client["epsilon_planned"] <= client["epsilon_budget"]
+        assert book.filter.charged.epsilon <= client["epsilon_budget"]
+
+
+def answer(made, number=0, **settings):
+    client = Client(number, made, RECORDS[number], **settings)
+    return client.answer(Broadcast(0, Workbench(made).state(), made.made_method.start(4)))
+
+
+class Silence:
+    """Noise that is none, to see what it would have covered."""
+
+    def normal(self, like, sigma):
+        return torch.zeros_like(like)
+
+
+def silent(number, step):
+    return Silence()
+
+
+def test_nbafl_by_hand():
+    made = plan("nbafl", epsilon=0.5, given={"clipping_bound": 0.3})
+    (charge,) = made.clients[0].charges
+    # One upload a round, sensitivity 2C: σ = 2C·z for four releases.
+    assert charge.noise_multiplier == pytest.approx(
+        2 * float(calibrate(epsilon=0.5, releases=4).z), rel=1e-9
+    )
+    assert (charge.sensitivity, charge.each) == (2.0, 1)
+    free = plan("fedavg")
+    plain = answer(free).update
+    clipped = answer(made, noise=silent).update
+    length = math.sqrt(sum(float(value.double().square().sum()) for value in plain.values()))
+    factor = min(1.0, 0.3 / length)
+    for name, value in plain.items():
+        assert torch.allclose(clipped[name], value * factor, atol=2e-5)
+
+
+def test_nbafl_replace_one_costs_the_same():
+    both = [
+        make_plan(
+            sizes=HOSPITALS.named_sizes,
+            shape=HEART.shape,
+            classes=2,
+            method=method("nbafl"),
+            training=Training(rounds=4, local_steps=1),
+            privacy=Privacy(epsilon=1.0, adjacency=adjacency),
+        )
+        for adjacency in ("zero-out", "replace-one")
+    ]
+    assert both[0].clients[0].charges == both[1].clients[0].charges
+
+
+def test_nbafl_as_published():
+    made = plan("nbafl-original", epsilon=0.5, given={"clipping_bound": 0.3})
+    c = math.sqrt(2 * math.log(1.25e5))
+    sigma = c * 4 * (2 * 0.3 / 200) / 0.5
+    assert made.clients[0].charges[0].noise_multiplier * 0.3 == pytest.approx(sigma, rel=1e-12)
+    # What it really certifies: four Gaussian releases of sensitivity 2C.
+    mu = math.sqrt(4) * 0.6 / sigma
+    assert total_mu(made.participation(0)) * 2 == pytest.approx(mu, rel=1e-12)
+    assert made.planned(0).epsilon > 20 * 0.5
+    assert made.budget(0).epsilon == pytest.approx(made.planned(0).epsilon, rel=1e-6)
+    update = answer(made, noise=silent).update
+    start = Workbench(made).state()
+    sent = {name: update[name] + start[name] for name in update}
+    length = math.sqrt(sum(float(value.double().square().sum()) for value in sent.values()))
+    assert length <= 0.3 * (1 + 1e-4)
+
+
+def test_nbafl_sends_noise_down_when_few_take_part():
+    many = partition(load("digits"), "iid", clients=30)
+    often = plan("nbafl-original", load("digits"), many, rounds=10, clients_per_round=3)
+    rule, tasks = often.made_method, often.clients
+    c = math.sqrt(2 * math.log(1.25e5))
+    fewest = min(task.records for task in tasks)
+    expected = 2 * c * math.sqrt(10**2 - 1 * 30) / (fewest * 30 * 1.0)
+    assert rule.downlink(rounds=10, tasks=tasks, delta=1e-5) == pytest.approx(expected)
+    start = Workbench(often).state()
+    sent = Server(often, start).broadcast(0).model
+    spread = float((sent["1.weight"] - start["1.weight"]).std())
+    assert spread == pytest.approx(expected, rel=0.15)
+    always = plan("nbafl-original")
+    quiet = Server(always, Workbench(always).state()).broadcast(0).model
+    assert all(torch.equal(quiet[n], v) for n, v in Workbench(always).state().items())
+
+
+def test_rpdp_solves_its_rates_with_a_real_accountant():
+    made = plan("rpdp-fl", epsilon=(0.1, 0.5, 1.0, 4.0), rounds=3, local_epochs=None, local_steps=5)
+    charges = [task.charges[0] for task in made.clients]
+    assert len({charge.noise_multiplier for charge in charges}) == 1
+    whole = calibrate(epsilon=4.0, releases=15)
+    assert charges[0].noise_multiplier == pytest.approx(float(whole.noise_multiplier))
+    rates = [charge.sampling_rate for charge in charges]
+    assert rates == sorted(rates)
+    assert rates[-1] == 1.0
+    for number, epsilon in enumerate((0.1, 0.5, 1.0, 4.0)):
+        cost = made.planned(number).epsilon
+        assert epsilon * (1 - 1e-3) < cost <= epsilon
+        assert made.clients[number].divisor == pytest.approx(
+            rates[number] * RECORDS[number].features.shape[0]
+        )
+
+
+def test_rpdp_draws_records_by_chance_and_tells_nobody():
+    made = plan(
+        "rpdp-fl", epsilon=(0.5, 4.0, 4.0, 4.0), rounds=3, local_epochs=None, local_steps=40
+    )
+    client = Client(0, made, RECORDS[0])
+    sizes = []
+    draw = type(client).sampler if hasattr(type(client), "sampler") else None
+    assert draw is None
+    rate = made.clients[0].charges[0].sampling_rate
+
+    class Watch(type(client.method)):
+        def train(self, work):
+            for _ in range(400):
+                sizes.append(len(work.sample(rate)))
+            return super().train(work)
+
+    client.method = Watch()
+    reply = client.answer(Broadcast(0, Workbench(made).state()))
+    assert np.mean(sizes) == pytest.approx(200 * rate, rel=0.1)
+    assert np.var(sizes) == pytest.approx(200 * rate * (1 - rate), rel=0.25)
+    assert reply.released == ()
+    assert client.book.filter.frozen.total() == 120  # the whole plan, before the first release
+
+
+def test_rpdp_needs_a_total_budget():
+    with pytest.raises(InputError, match="needs a total budget"):
+        make_plan(
+            sizes={"a": 10},
+            shape=(3,),
+            classes=2,
+            method=method("rpdp-fl"),
+            training=Training(rounds=2, local_steps=1),
+            privacy=Privacy(epsilon=1.0, scope="per-release"),
+        )
+
+
+@pytest.mark.parametrize("name", ["cgm-median", "aqc"])
+@pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
+def test_counts_and_gradients_share_the_budget(name, adjacency):
+    made = make_plan(
+        sizes=HOSPITALS.named_sizes,
+        shape=HEART.shape,
+        classes=2,
+        method=method(name, {"share": 0.1}),
+        training=Training(rounds=13, local_epochs=5, batch=64),
+        privacy=Privacy(epsilon=1.0, adjacency=adjacency),
+    )
+    gradients, counts = made.clients[0].charges
+    whole = float(calibrate(epsilon=1.0, releases=65).z)
+    assert gradients.z == pytest.approx(whole / math.sqrt(0.9), rel=1e-9)
+    assert counts.z == pytest.approx(whole / math.sqrt(0.1), rel=1e-9)
+    assert 1 / gradients.z**2 + 1 / counts.z**2 == pytest.approx(1 / whole**2, rel=1e-9)
+    assert made.planned(0).epsilon == pytest.approx(1.0, rel=1e-9)
+
+
+def test_a_count_that_is_not_centred_would_overspend():
+    """Its sensitivity is 1 and not ½: ε = 1 becomes 1.155."""
+    whole = float(calibrate(epsilon=1.0, releases=65).z)
+    z = {"adjacency": "zero-out", "sensitivity": 1.0, "count": 65}
+    releases = [
+        Release(noise_multiplier=whole / math.sqrt(0.9), **z),
+        Release(noise_multiplier=whole / math.sqrt(0.1) / 2, **z),
+    ]
+    assert account(releases).epsilon == pytest.approx(1.155, abs=5e-4)
+
+
+def test_the_bound_moves_by_the_formula():
+    tracker = method("cgm-median")
+    # b̃ = 3/10 + ½ = 0.8, so C falls by exp(−0.2·0.3).
+    assert tracker.moved(2.0, count=3.0, divisor=10.0) == pytest.approx(2 * math.exp(-0.06))
+    assert tracker.moved(2.0, count=-99.0, divisor=10.0) == pytest.approx(2 * math.exp(0.1))
+    server = Server(plan("aqc"), {"w": torch.zeros(1)})
+    task = server.plan.clients[0]
+    heard = {0: (task, [{"count": torch.tensor(0.25 * task.divisor)}])}
+    moved = server.plan.made_method.learn({"bound": 1.0}, heard)
+    assert moved["bound"] == pytest.approx(math.exp(-0.2 * 0.25))
+
+
+def test_the_tracker_finds_the_median():
+    """With much budget the bound settles where half of the gradients are longer."""
+    made = plan(
+        *("cgm-median",),
+        rounds=60,
+        epsilon=10_000.0,
+        local_epochs=None,
+        local_steps=1,
+        batch="full",
+        optimiser=Optimiser(lr=1e-9),
+    )
+    result_bounds = made.made_method.start(4)
+    server = Server(made, Workbench(made).state())
+    clients = [Client(n, made, records) for n, records in enumerate(RECORDS)]
+    for number in range(made.rounds):
+        sent = server.broadcast(number)
+        server.combine([client.answer(sent) for client in clients])
+    assert server.public["bounds"] != result_bounds["bounds"]
+    for client, bound in zip(clients, server.public["bounds"], strict=True):
+        lengths = client.workbench.gradient.norms(client.inputs, client.targets)
+        share = float((lengths <= bound).float().mean())
+        assert share == pytest.approx(0.5, abs=0.12)
+
+
+def test_bounds_come_from_what_was_released_and_nothing_else():
+    """Whoever has the released counts can follow the bounds, and they are all that is needed."""
+    made = plan("cgm-median", epsilon=1.0)
+    client = Client(0, made, RECORDS[0])
+    server = Server(made, Workbench(made).state())
+    reply = client.answer(server.broadcast(0))
+    assert len(reply.released) == made.clients[0].steps
+    server.combine([reply])
+    bound = 0.1
+    for count in reply.released:
+        bound = made.made_method.moved(bound, float(count["count"]), made.clients[0].divisor)
+    assert server.public["bounds"][0] == pytest.approx(bound)
+
+
+def test_reading_the_quantile_for_free_certifies_nothing():
+    made = plan("non-private-quantile", epsilon=0.1)
+    result = simulate(made, HEART, HOSPITALS)
+    assert {client["epsilon_realised"] for client in result.clients()} == {None}
+    assert made.clients[0].noise_multiplier > 10  # and still the noise of its budget
+
+
+def test_a_method_of_ones_own():
+    @register
+    class Normalised(Method):
+        """Every gradient has length C, however short it is."""
+
+        name = "normalised"
+        clipping_bound: float = 1.0
+
+        def bound(self, epsilon, *, round, rounds):  # noqa: A002
+            return self.clipping_bound
+
+        def train(self, work):
+            for batch in work.batches():
+                # A bound so small that everything is clipped gives directions only.
+                work.step(work.release(work.clipped_sum(batch, 1e-3)))
+            return Answer(work.update())
+
+    try:
+        made = plan("normalised", given={})
+        result = simulate(made, HEART, HOSPITALS)
+        assert result.clients()[0]["epsilon_realised"] == pytest.approx(1.0, rel=1e-9)
+    finally:
+        del METHODS["normalised"]
