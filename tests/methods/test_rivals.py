@@ -71,7 +71,8 @@ def test_every_method_keeps_every_budget(name, set_name):
 
 
 @given(
-    name=st.sampled_from([n for n in METHODS if METHODS[n].private and not METHODS[n].label]),
+    # rPDP-FL's rates are searched numerically, which takes seconds; it has tests of its own.
+    name=st.sampled_from(["pac-dp", "fixed", "dp-fedavg", "nbafl", "cgm-median", "aqc"]),
     rounds=st.integers(1, 3),
     epsilon=st.sampled_from([0.3, (0.1, 0.2, 1.0, 3.0)]),
     adjacency=st.sampled_from(["zero-out", "replace-one"]),
