@@ -60,11 +60,18 @@ def test_without_a_guarantee_there_is_no_epsilon():
     assert "certified" in run("run", "heart", "--profile", "smoke", "--method", "fedavg").stdout
 
 
+def test_two_kinds_of_noise_are_both_said():
+    arguments = ("run", "heart", "--profile", "smoke", "--method", "cgm-median:share=0.2")
+    noises = as_json(*arguments)["clients"][0]["noise_multiplier"]
+    assert len(noises) == 2
+    assert f"{noises[0]:.3g}, {noises[1]:.3g}" in run(*arguments).stdout
+
+
 def test_the_run_folder_holds_plain_files(folder):
     names = {path.name for path in folder.iterdir()}
     assert names == {
         *("plan.json", "experiment.json", "partition.json", "metrics.jsonl", "result.json"),
-        *("model.safetensors", "environment.json"),
+        *("model.safetensors", "environment.json", "checkpoint.pt"),
     }
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [row["round"] for row in rows] == [1, 2, 3]
@@ -216,6 +223,7 @@ def test_budgets_per_release_are_labelled():
         ),
         (("run", "heart", "--device", "meta"), "must be cpu, cuda or mps"),
         (("run", "heart", "--device", "abacus"), "--device abacus"),
+        (("run", "heart", "--resume"), "needs --out"),
         (("compare", "heart", "--seeds", "0"), "seeds = 0"),
         (("compare", "heart", "--methods", "fixed,fixed"), "must be different"),
         (("evaluate", "nowhere", "--data", "heart"), "has no plan.json"),

@@ -129,6 +129,9 @@ def run_command(
     seed: Seed = 0,
     changes: Changes = None,
     out: Annotated[Path | None, typer.Option(help="A new folder for the run's files.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with a stopped run in the --out folder.")
+    ] = False,
     tensorboard: Annotated[
         Path | None, typer.Option(help="Also write TensorBoard events into this folder.")
     ] = None,
@@ -141,9 +144,11 @@ def run_command(
 
     experiment = read_experiment(name, profile=profile, changes=changes or [])
     chosen = _method(experiment, method)
+    if resume and out is None:
+        raise InputError("--resume: needs --out, the folder of the stopped run")
     write_events = _events(tensorboard)
     prepared = prepare(experiment, method=chosen, seed=_seed(seed), device=options.device(device))
-    folder = None if out is None else RunFolder(out, prepared)
+    folder = None if out is None else RunFolder(out, prepared, resume=resume)
     with _rounds(f"{experiment.name}, {chosen.name}", prepared.plan.rounds) as advance:
 
         def observe(row: dict[str, Any]) -> None:
@@ -152,7 +157,8 @@ def run_command(
             if folder is not None:
                 folder.row(row)
 
-        result = execute(prepared, observe=observe, device=device)
+        kept = None if folder is None else folder.checkpoint
+        result = execute(prepared, observe=observe, checkpoint=kept, device=device)
     found = summary(prepared, result, profile=profile)
     if folder is not None:
         folder.finish(result, found)

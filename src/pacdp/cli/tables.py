@@ -69,8 +69,10 @@ def spread(values: list[float]) -> str:
     return f"{low:.4g}" if high - low < 1e-6 * high else f"{low:.4g} / {middle:.4g} / {high:.4g}"
 
 
-def number(value: float | None) -> str:
-    """Three digits, or a dash for what there is not."""
+def number(value: float | list[float] | None) -> str:
+    """Three digits, or a dash for what there is not; several numbers with commas."""
+    if isinstance(value, list):
+        return ", ".join(number(one) for one in value)
     return "-" if value is None else f"{value:.3g}"
 
 

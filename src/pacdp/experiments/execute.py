@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pacdp.experiments.prepare import Prepared
-from pacdp.federation import Result, simulate
+from pacdp.federation import Checkpoint, Result, simulate
 from pacdp.federation.metrics import by_level
 from pacdp.federation.simulation import Observer
 from pacdp.privacy import Book
@@ -17,6 +17,7 @@ def execute(
     *,
     observe: Observer | None = None,
     books: Sequence[Book | None] | None = None,
+    checkpoint: Checkpoint | None = None,
     device: str = "cpu",
 ) -> Result:
     """Run what was prepared."""
@@ -29,6 +30,7 @@ def execute(
         failure_rate=prepared.experiment.failure_rate,
         evaluate_every=prepared.experiment.evaluate_every,
         observe=observe,
+        checkpoint=checkpoint,
         device=device,
     )
 

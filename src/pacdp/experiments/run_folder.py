@@ -7,6 +7,7 @@
 ``metrics.jsonl``     one line for each round, written as it ends
 ``result.json``       final metrics, and each client's guarantee
 ``model.safetensors`` the final model
+``checkpoint.pt``     where it stands, after each round; ``--resume`` goes on from there
 ``environment.json``  versions, and when
 ====================  ======================================================================
 """
@@ -25,7 +26,7 @@ from torch import nn
 
 from pacdp.errors import DataError, InputError
 from pacdp.experiments.prepare import Prepared
-from pacdp.federation import Plan, Result, Workbench
+from pacdp.federation import Checkpoint, Plan, Result, Workbench
 from pacdp.federation.workbench import Tensors
 
 PACKAGES = ("pacdp", "torch", "numpy", "scipy", "dp-accounting")
@@ -34,21 +35,35 @@ PACKAGES = ("pacdp", "torch", "numpy", "scipy", "dp-accounting")
 class RunFolder:
     """Writes a run while it goes on."""
 
-    def __init__(self, path: Path, prepared: Prepared) -> None:
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise InputError(f"{path}: exists already, must be a new or empty folder")
-        path.mkdir(parents=True, exist_ok=True)
+    def __init__(self, path: Path, prepared: Prepared, *, resume: bool = False) -> None:
         self.path = path
+        self.checkpoint = Checkpoint(path / "checkpoint.pt", run=prepared.plan.run)
+        if resume and (path / "plan.json").is_file():
+            self._take_up(prepared)
+            return
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise InputError(
+                f"{path}: exists already, must be a new or empty folder (or use --resume)"
+            )
+        path.mkdir(parents=True, exist_ok=True)
         prepared.plan.save(path / "plan.json")
         settings = prepared.experiment.model_dump(mode="json")
         _write(path / "experiment.json", settings)
         prepared.partition.save(path / "partition.json")
         _write(path / "environment.json", environment())
 
+    def _take_up(self, prepared: Prepared) -> None:
+        """Go on with a run that was stopped; its rows are those of its whole rounds."""
+        if Plan.load(self.path / "plan.json") != prepared.plan:
+            raise DataError(f"{self.path}: holds another plan; --resume needs the same one")
+        done = self.checkpoint.load()
+        rows = [] if done is None else done.history
+        (self.path / "metrics.jsonl").write_text("".join(_line(row) for row in rows))
+
     def row(self, row: Mapping[str, Any]) -> None:
         """Add a round's line."""
         with (self.path / "metrics.jsonl").open("a") as out:
-            out.write(json.dumps(row, allow_nan=False) + "\n")
+            out.write(_line(row))
 
     def finish(self, result: Result, summary: Mapping[str, Any]) -> None:
         """Write the model, and then the result: where that is, the run is whole."""
@@ -100,6 +115,10 @@ def environment() -> dict[str, str]:
         "system": f"{platform.system()} {platform.machine()}",
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    return json.dumps(row, allow_nan=False) + "\n"
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """Plan, client, server, and the run that brings them together."""
 
 from pacdp.federation.budgets import Levels
+from pacdp.federation.checkpoint import Checkpoint
 from pacdp.federation.client import Broadcast, Client, Reply
 from pacdp.federation.configuration import (
     Aggregation,
@@ -18,6 +19,7 @@ from pacdp.federation.workbench import Workbench
 __all__ = [
     "Aggregation",
     "Broadcast",
+    "Checkpoint",
     "Client",
     "ClientPlan",
     "HotStart",

@@ -4,7 +4,8 @@ Everything here is post-processing of noised values, so none of it costs privacy
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -90,6 +91,24 @@ class Server:
             self._average = {name: value.clone() for name, value in self._model.items()}
         for name, value in self._average.items():
             value.lerp_(self._model[name], 1 / self._averaged)
+
+    def state(self) -> dict[str, Any]:
+        """All that the next round depends on."""
+        return {
+            "model": self._model,
+            "optimiser": self._optimiser.state_dict(),
+            "average": self._average,
+            "averaged": self._averaged,
+            "public": dict(self.public),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Stand where :meth:`state` was taken."""
+        for name, value in self._model.items():
+            value.copy_(state["model"][name])
+        self._optimiser.load_state_dict(state["optimiser"])
+        self._average, self._averaged = state["average"], state["averaged"]
+        self.public = state["public"]
 
     @property
     def model(self) -> Tensors:

@@ -16,6 +16,7 @@ from torch import nn
 from pacdp.data import Dataset, Partition
 from pacdp.errors import BudgetExceededError, InputError
 from pacdp.federation import metrics
+from pacdp.federation.checkpoint import Checkpoint, Progress
 from pacdp.federation.client import Client, Reply, simulated_noise, simulated_sampler
 from pacdp.federation.plan import Plan
 from pacdp.federation.server import Server
@@ -94,6 +95,7 @@ def simulate(
     failure_rate: float = 0.0,
     evaluate_every: int = 1,
     observe: Observer | None = None,
+    checkpoint: Checkpoint | None = None,
     device: str = "cpu",
     make: Callable[[], nn.Module] | None = None,
 ) -> Result:
@@ -101,7 +103,8 @@ def simulate(
 
     ``books`` are the clients' ledgers; by default they are kept in memory. ``failure_rate`` is the
     probability that a client that is asked fails: half of those before they have paid, half after,
-    when the release is paid for and lost. ``make`` gives a model of one's own.
+    when the release is paid for and lost. With a ``checkpoint`` the run goes on where it stood.
+    ``make`` gives a model of one's own.
 
     >>> from pacdp.data import load, partition
     >>> from pacdp.federation import Privacy, Training, make_plan
@@ -118,6 +121,8 @@ def simulate(
     """
     if not 0 <= failure_rate < 1:
         raise InputError(f"failure_rate = {failure_rate:g}: must be a number in [0, 1)")
+    if checkpoint is not None and books is not None:
+        raise InputError("checkpoint: what ledgers have paid for cannot be done again")
     started = time.perf_counter()
     records = partition.of(dataset)
     bench = Workbench(plan, device=device, make=make)
@@ -128,11 +133,16 @@ def simulate(
     if len(held) != len(plan.clients):
         raise InputError(f"books: are {len(held)}, must be {len(plan.clients)}, one a client")
     test, _ = dataset.test.tensors(device)
-    refused: Counter[int] = Counter()
-    failed: Counter[int] = Counter()
-    history: list[Row] = []
+    done = None if checkpoint is None else checkpoint.load()
+    refused: Counter[int] = Counter({} if done is None else done.refused)
+    failed: Counter[int] = Counter({} if done is None else done.failed)
+    history: list[Row] = [] if done is None else list(done.history)
+    if done is not None:
+        server.restore(done.server)
+        _replay(plan, held, done.answers)
+        started -= done.seconds
     predicted = np.empty(0)
-    for number in range(plan.rounds):
+    for number in range(len(history), plan.rounds):
         broadcast = server.broadcast(number)
         replies: list[Reply] = []
         for client in plan.participants(number):
@@ -171,8 +181,23 @@ def simulate(
             predicted = metrics.predict(bench.model, test, classes=plan.classes)
             row |= metrics.quick(predicted, dataset.test.labels, classes=plan.classes)
         history.append(row)
+        if checkpoint is not None:
+            checkpoint.save(
+                Progress(
+                    round=number + 1,
+                    server=server.state(),
+                    answers=_answers(plan, held),
+                    refused=dict(refused),
+                    failed=dict(failed),
+                    history=history,
+                    seconds=time.perf_counter() - started,
+                )
+            )
         if observe is not None:
             observe(row)
+    if not predicted.size:  # every round was over before
+        bench.load(server.model)
+        predicted = metrics.predict(bench.model, test, classes=plan.classes)
     return Result(
         plan=plan,
         model=server.model,
@@ -190,6 +215,28 @@ def simulate(
 def _books(plan: Plan) -> list[Book | None]:
     budgets = [plan.budget(number) for number in range(len(plan.clients))]
     return [None if budget is None else MemoryBook(budget) for budget in budgets]
+
+
+def _answers(plan: Plan, books: Sequence[Book | None]) -> dict[int, int]:
+    """How often each client has paid for an answer."""
+    return {
+        number: book.released(plan.run) // plan.clients[number].each
+        for number, book in enumerate(books)
+        if book is not None
+    }
+
+
+def _replay(plan: Plan, books: Sequence[Book | None], answers: Mapping[int, int]) -> None:
+    """Bring new books to where they stood."""
+    for number, times in answers.items():
+        book = books[number]
+        if book is None or not times:
+            continue
+        for release in plan.participation(number):
+            whole = plan.clients[number].participations
+            if release.sampled:
+                book.freeze(release.times(release.count * whole), run=plan.run, label=plan.label)
+            book.reserve(release.times(release.count * times), run=plan.run, label=plan.label)
 
 
 def _spent(books: Sequence[Book | None]) -> float | None:

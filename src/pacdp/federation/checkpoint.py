@@ -1,0 +1,74 @@
+"""A run that can be stopped at any moment and taken up again, with the same end bit for bit.
+
+After each round everything that the next one depends on is in one file, which is replaced as a
+whole. What happened after the last whole round is done again, with the same noise: in a simulation
+nothing of it has left, so nothing of it was spent.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pacdp.errors import DataError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """Where a run stands after a round."""
+
+    round: int
+    """How many rounds are over."""
+    server: Mapping[str, Any]
+    """The server's whole state."""
+    answers: Mapping[int, int]
+    """How often each client has paid for an answer."""
+    refused: Mapping[int, int]
+    failed: Mapping[int, int]
+    history: list[dict[str, Any]] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+class Checkpoint:
+    """One file with the progress of one plan.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "checkpoint.pt"
+    >>> checkpoint = Checkpoint(path, run="a")
+    >>> checkpoint.load() is None
+    True
+    >>> checkpoint.save(Progress(round=1, server={}, answers={0: 1}, refused={}, failed={}))
+    >>> checkpoint.load().round
+    1
+    """
+
+    def __init__(self, path: Path, *, run: str) -> None:
+        self.path = path
+        self.run = run
+
+    def save(self, progress: Progress) -> None:
+        """Replace the file, whole or not at all."""
+        beside = self.path.with_name(f".{self.path.name}.new")
+        with beside.open("wb") as out:
+            torch.save({"run": self.run, **vars(progress)}, out)
+            out.flush()
+            os.fsync(out.fileno())
+        beside.replace(self.path)
+
+    def load(self) -> Progress | None:
+        """The last saved progress, or None; that of another plan is refused."""
+        if not self.path.exists():
+            return None
+        try:
+            # Tensors and plain values only: nothing in the file is ever run.
+            content = torch.load(self.path, weights_only=True)
+            run = content.pop("run")
+            progress = Progress(**content)
+        except Exception as error:  # a damaged file can fail in any way
+            raise DataError(f"{self.path}: is no checkpoint ({error})") from error
+        if run != self.run:
+            raise DataError(f"{self.path}: is of another plan, must be of {self.run}")
+        return progress

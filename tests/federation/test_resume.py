@@ -1,0 +1,158 @@
+"""Stopped at any moment, even by kill -9, a run ends as if it had not been."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from pacdp.data import load, partition
+from pacdp.errors import DataError, InputError
+from pacdp.federation import (
+    Aggregation,
+    Checkpoint,
+    Optimiser,
+    Privacy,
+    Training,
+    make_plan,
+    simulate,
+)
+from pacdp.methods import METHODS, method
+from pacdp.privacy import Adjacency, Guarantee, MemoryBook
+
+COMMAND = Path(sys.executable).parent / "pacdp"
+DATA = load("heart")
+HOSPITALS = partition(DATA, "natural")
+CURVE = {"curve": {"family": "power", "coefficients": [1.0, 0.4]}}
+
+
+def plan(name="cgm-median", rounds=6, **server):
+    return make_plan(
+        sizes=HOSPITALS.named_sizes,
+        shape=DATA.shape,
+        classes=2,
+        method=method(name, CURVE if name == "pac-dp" else {}),
+        training=Training(
+            rounds=rounds,
+            local_steps=2,
+            clients_per_round=3,
+            sampling="uniform",
+            cap=0.5,
+            optimiser=Optimiser(name="adam", lr=0.1),
+        ),
+        privacy=Privacy(epsilon=(0.5, 1.0, 2.0, 2.0)),
+        server=Aggregation(**server),
+    )
+
+
+class StoppedError(Exception):
+    """Something ended the process here."""
+
+
+def stop_after(rounds):
+    def observe(row):
+        if row["round"] == rounds:
+            raise StoppedError
+
+    return observe
+
+
+def same(one, other):
+    assert all(torch.equal(one.model[name], other.model[name]) for name in one.model)
+    drop = {"seconds"}
+    for mine, theirs in zip(one.history, other.history, strict=True):
+        assert {k: v for k, v in mine.items() if k not in drop} == {
+            k: v for k, v in theirs.items() if k not in drop
+        }
+    assert one.clients() == other.clients()
+    assert one.metrics == other.metrics
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "rpdp-fl"])
+def test_every_method_goes_on_where_it_stood(name, tmp_path):
+    made = plan(name)
+    whole = simulate(made, DATA, HOSPITALS, failure_rate=0.3)
+    for rounds in (2, 5):
+        checkpoint = Checkpoint(tmp_path / f"{rounds}.pt", run=made.run)
+        settings = {"failure_rate": 0.3, "checkpoint": checkpoint}
+        with pytest.raises(StoppedError):
+            simulate(made, DATA, HOSPITALS, observe=stop_after(rounds), **settings)
+        same(simulate(made, DATA, HOSPITALS, **settings), whole)
+        same(simulate(made, DATA, HOSPITALS, **settings), whole)  # nothing left to do
+
+
+def test_sampled_plans_go_on_as_well(tmp_path):
+    made = plan("rpdp-fl", rounds=3)
+    checkpoint = Checkpoint(tmp_path / "c.pt", run=made.run)
+    whole = simulate(made, DATA, HOSPITALS)
+    with pytest.raises(StoppedError):
+        simulate(made, DATA, HOSPITALS, observe=stop_after(1), checkpoint=checkpoint)
+    again = simulate(made, DATA, HOSPITALS, checkpoint=checkpoint)
+    same(again, whole)
+    assert [b.filter.frozen for b in again.books] == [b.filter.frozen for b in whole.books]
+
+
+@pytest.mark.parametrize(
+    "server",
+    [{"optimiser": "momentum", "lr": 0.5}, {"optimiser": "adam", "lr": 0.1}, {"average_last": 0.8}],
+)
+def test_the_server_goes_on_where_it_stood(server, tmp_path):
+    made = plan("fixed", **server)
+    checkpoint = Checkpoint(tmp_path / "c.pt", run=made.run)
+    with pytest.raises(StoppedError):
+        simulate(made, DATA, HOSPITALS, observe=stop_after(4), checkpoint=checkpoint)
+    same(simulate(made, DATA, HOSPITALS, checkpoint=checkpoint), simulate(made, DATA, HOSPITALS))
+
+
+def test_checkpoints_that_do_not_fit(tmp_path):
+    path = tmp_path / "c.pt"
+    one = plan("fixed")
+    simulate(one, DATA, HOSPITALS, checkpoint=Checkpoint(path, run=one.run))
+    other = plan("fixed", rounds=7)
+    with pytest.raises(DataError, match="is of another plan"):
+        simulate(other, DATA, HOSPITALS, checkpoint=Checkpoint(path, run=other.run))
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(DataError, match=r"c.pt: is no checkpoint"):
+        simulate(one, DATA, HOSPITALS, checkpoint=Checkpoint(path, run=one.run))
+    books = [MemoryBook(Guarantee(epsilon=9.0, adjacency=Adjacency.ZERO_OUT)) for _ in range(4)]
+    with pytest.raises(InputError, match="cannot be done again"):
+        simulate(one, DATA, HOSPITALS, checkpoint=Checkpoint(path, run=one.run), books=books)
+
+
+def test_kill_minus_nine(tmp_path):
+    """The real command, killed in the middle of a round, three times over."""
+    arguments = [
+        *("run", "heart-personalised", "--set", "training.rounds=120"),
+        *("--set", "server.optimiser=momentum", "--method", "aqc", "--seed", "7"),
+    ]
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    subprocess.run([COMMAND, *arguments, "--out", whole], check=True, capture_output=True)
+    rows = killed / "metrics.jsonl"
+    for reached in (5, 40, 80):
+        process = subprocess.Popen(
+            [COMMAND, *arguments, "--out", killed, "--resume"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        while not rows.exists() or len(rows.read_text().splitlines()) < reached:
+            assert process.poll() is None
+            time.sleep(0.001)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+        assert not (killed / "result.json").exists()
+    subprocess.run(
+        [COMMAND, *arguments, "--out", killed, "--resume"], check=True, capture_output=True
+    )
+    assert (killed / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    results = [json.loads((folder / "result.json").read_text()) for folder in (whole, killed)]
+    assert results[0]["clients"] == results[1]["clients"]
+    counts = [len((f / "metrics.jsonl").read_text().splitlines()) for f in (whole, killed)]
+    assert counts == [120, 120]
+    other = [*arguments, "--set", "training.rounds=3", "--out", killed, "--resume"]
+    found = subprocess.run([COMMAND, *other], capture_output=True, text=True)
+    assert (found.returncode, found.stdout) == (2, "")
+    assert "holds another plan" in found.stderr
