@@ -29,7 +29,7 @@ def test_plan_shows_what_it_costs_and_trains_nothing():
     for word in ("bytes a round", "local steps", "zero-out", "cleveland", "SNR", "inverse-noise"):
         assert word in text
     found = as_json("plan", "heart", "--set", "training.rounds=13")
-    multiplier = found["plan"]["clients"][0]["noise_multiplier"]
+    multiplier = found["plan"]["clients"][0]["charges"][0]["noise_multiplier"]
     assert multiplier == pytest.approx(110.86914, abs=1e-5)  # a check value of the accounting
     assert found["cost"]["parameters"] == 28
     assert found["cost"]["bytes_per_round"] == 2 * 4 * 28 * 4
