@@ -69,7 +69,7 @@ def test_two_kinds_of_noise_are_both_said():
 
 
 def test_the_run_folder_holds_plain_files(folder):
-    names = {path.name for path in folder.iterdir()}
+    names = {path.name for path in folder.iterdir()} - {".lock"}
     assert names == {
         *("plan.json", "experiment.json", "partition.json", "metrics.jsonl", "result.json"),
         *("model.safetensors", "environment.json", "checkpoint.pt"),

@@ -174,6 +174,15 @@ def test_nothing_else_in_the_package_adds_noise():
     assert found == {"clipping/noise.py", "clipping/bounded.py", "data/small.py"}
 
 
+@pytest.mark.parametrize("bound", [1e-45, 1e-38, 1e-33])
+def test_noise_that_would_be_rounded_away_is_refused(bound):
+    value = Bounded(
+        values={"w": torch.zeros(3)}, bound=bound, sensitivity=bound, adjacency=ZERO_OUT
+    )
+    with pytest.raises(InputError, match="is lost in single precision"):
+        release(value, z=2.0, divisor=200, noise=SystemNoise())
+
+
 def test_a_bounded_value_is_frozen():
     value = Bounded(values={}, bound=1.0, sensitivity=1.0, adjacency=ZERO_OUT)
     with pytest.raises(AttributeError):

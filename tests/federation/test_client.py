@@ -44,6 +44,13 @@ def plan(**changes):
     return make_plan(**parts | changes)
 
 
+class Spy:
+    """A method of a test's own."""
+
+    def check(self, public, client):
+        pass
+
+
 def broadcast(made, number=0):
     return Broadcast(number, Workbench(made).state())
 
@@ -125,7 +132,7 @@ def test_a_poisoned_model_gets_noise_of_the_planned_size(value):
         seen.append({name: float(v.abs().max()) for name, v in total.values.items()})
         return train(participation)
 
-    object.__setattr__(work, "method", type("Spy", (), {"train": staticmethod(spy)})())
+    work.method = type("Seen", (Spy,), {"train": staticmethod(spy)})()
     work.answer(Broadcast(0, state))
     assert seen == [{"1.weight": 0.0, "1.bias": 0.0}]
 
@@ -148,7 +155,7 @@ def test_noise_is_scaled_by_the_plan():
 def test_what_was_not_paid_for_is_not_released():
     made = plan(training=Training(rounds=3, local_steps=1))
 
-    class Greedy:
+    class Greedy(Spy):
         """Releases a batch twice."""
 
         def train(self, work):
@@ -156,7 +163,7 @@ def test_what_was_not_paid_for_is_not_released():
                 for _ in range(2):
                     work.release(work.clipped_sum(batch, 1.0))
 
-    class Mislabelled:
+    class Mislabelled(Spy):
         """Releases something that no batch of records was summed into."""
 
         def train(self, work):
@@ -174,7 +181,7 @@ def test_one_record_in_every_batch_is_not_paid_for():
     """As many releases as there are steps, but all of the same records."""
     made = plan(training=Training(rounds=3, local_epochs=1, batch=10))
 
-    class Same:
+    class Same(Spy):
         def train(self, work):
             for _ in work.batches():
                 work.step(work.release(work.clipped_sum(torch.arange(20), 1.0)))
@@ -189,7 +196,7 @@ def test_one_record_in_every_batch_is_not_paid_for():
 def test_nothing_leaves_that_was_not_released():
     made = plan(training=Training(rounds=3, local_steps=1))
 
-    class Clean:
+    class Clean(Spy):
         """Steps on the sum itself, before there is noise on it."""
 
         def train(self, work):
@@ -197,14 +204,14 @@ def test_nothing_leaves_that_was_not_released():
                 work.step(dict(work.clipped_sum(batch, 1.0).values))
             return Answer(work.update())
 
-    class Own:
+    class Own(Spy):
         """Sends something of its own making."""
 
         def train(self, work):
             (batch,) = work.batches()
             return Answer(dict(work.clipped_sum(batch, 1.0).values))
 
-    class Plain:
+    class Plain(Spy):
         """Trains on a gradient without noise."""
 
         def train(self, work):
@@ -215,6 +222,53 @@ def test_nothing_leaves_that_was_not_released():
         client = Client(0, made, RECORDS[0])
         client.method = wrong
         with pytest.raises(BudgetExceededError, match="sends what was not released"):
+            client.answer(broadcast(made))
+
+
+def test_slips_of_a_method_are_refused():
+    made = plan(training=Training(rounds=3, local_steps=2))
+
+    class Twice(Spy):
+        """One record many times in a batch."""
+
+        def train(self, work):
+            return work.clipped_sum(torch.zeros(9, dtype=torch.long), 1.0)
+
+    class Late(Spy):
+        """Noise only at the end, on gradients of a model that knows every record."""
+
+        def train(self, work):
+            batch = next(work.batches())
+            work.step(work.plain_mean(batch))
+            return work.clipped_sum(batch, 1.0)
+
+    class Lengths(Spy):
+        """A bound from the gradients themselves."""
+
+        def train(self, work):
+            return work.norms(next(work.batches()))
+
+    class Divided(Spy):
+        """A divisor from the records."""
+
+        def train(self, work):
+            total = work.clipped_sum(next(work.batches()), 1.0)
+            return work.release(total, divisor=17.0)
+
+    class Changed(Spy):
+        """A batch that says something else afterwards."""
+
+        def train(self, work):
+            for _ in range(3):
+                batch = torch.arange(5)
+                total = work.clipped_sum(batch, 1.0)
+                batch.add_(100)
+                work.release(total)
+
+    for wrong in (Twice(), Late(), Lengths(), Divided(), Changed()):
+        client = Client(0, made, RECORDS[0])
+        client.method = wrong
+        with pytest.raises(BudgetExceededError):
             client.answer(broadcast(made))
 
 
@@ -311,7 +365,7 @@ def test_dropout_does_not_let_one_record_move_the_others():
             features[5] = 3e38
         client = Client(0, made, Records(features=features, labels=labels), workbench=bench)
 
-        class Watch:
+        class Watch(Spy):
             def train(self, work):
                 (batch,) = work.batches()
                 sums.append(work.clipped_sum(batch, 1.0))
@@ -379,7 +433,7 @@ def test_the_debit_is_written_before_anything_is_computed(tmp_path):
     client = Client(0, made, RECORDS[0], book=book)
     seen = []
 
-    class Late:
+    class Late(Spy):
         def train(self, work):
             seen.append(Ledger(tmp_path / "a.ledger").released(made.run))
             raise RuntimeError("killed here")
@@ -431,7 +485,7 @@ def test_each_unit_is_in_one_batch_of_each_pass():
     client = Client(0, made, mine)
     batches = []
 
-    class Watch:
+    class Watch(Spy):
         def train(self, work):
             batches.extend(work.batches())
             return Answer(work.update())

@@ -156,3 +156,6 @@ def test_kill_minus_nine(tmp_path):
     found = subprocess.run([COMMAND, *other], capture_output=True, text=True)
     assert (found.returncode, found.stdout) == (2, "")
     assert "holds another plan" in found.stderr
+    slip = [*arguments, "--set", "failure_rate=0.4", "--out", killed, "--resume"]
+    found = subprocess.run([COMMAND, *slip], capture_output=True, text=True)
+    assert "holds another experiment" in found.stderr

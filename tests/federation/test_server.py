@@ -123,8 +123,9 @@ def test_replies_that_cannot_be_are_refused():
 
 def test_one_spoiled_update_does_not_spoil_the_model():
     server = start(plan())
-    server.combine([reply(0, float("nan")), reply(1, 5.0)])
-    assert server.spoiled == [0]
+    spoiled = Reply(2, 0, reply(2, 1.0).update, [{"count": torch.tensor(float("nan"))}])
+    server.combine([reply(0, float("nan")), reply(1, 5.0), spoiled])
+    assert server.spoiled == [0, 2]
     assert server.model["w"].tolist() == pytest.approx([5.0, -5.0])
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pacdp.data import load, partition
-from pacdp.errors import InputError
+from pacdp.errors import BudgetExceededError, InputError
 from pacdp.federation import (
     Broadcast,
     Client,
@@ -22,7 +22,15 @@ from pacdp.federation import (
     simulate,
 )
 from pacdp.methods import METHODS, Answer, Method, method, register
-from pacdp.privacy import Release, account, calibrate, total_mu
+from pacdp.privacy import (
+    Adjacency,
+    Guarantee,
+    MemoryBook,
+    Release,
+    account,
+    calibrate,
+    total_mu,
+)
 
 HEART = load("heart")
 HOSPITALS = partition(HEART, "natural")
@@ -170,7 +178,10 @@ def test_nbafl_sends_noise_down_when_few_take_part():
     expected = 2 * c * math.sqrt(10**2 - 1 * 30) / (fewest * 30 * 1.0)
     assert rule.downlink(rounds=10, tasks=tasks, delta=1e-5) == pytest.approx(expected)
     start = Workbench(often).state()
-    sent = Server(often, start).broadcast(0).model
+    server = Server(often, start)
+    sent = server.broadcast(0).model
+    # Updates are from what was sent, so that noise does not pile up.
+    assert all(torch.equal(server.model[name], value) for name, value in sent.items())
     spread = float((sent["1.weight"] - start["1.weight"]).std())
     assert spread == pytest.approx(expected, rel=0.15)
     always = plan("nbafl-original")
@@ -217,6 +228,33 @@ def test_rpdp_draws_records_by_chance_and_tells_nobody():
     assert np.var(sizes) == pytest.approx(200 * rate * (1 - rate), rel=0.25)
     assert reply.released == ()
     assert client.book.filter.frozen.total() == 120  # the whole plan, before the first release
+
+
+@pytest.mark.parametrize("wrong", ["whole batches", "another rate"])
+def test_a_sampled_release_must_be_of_a_sample(wrong):
+    work = {"local_epochs": None, "local_steps": 2}
+    made = plan("rpdp-fl", epsilon=(0.5, 4.0, 4.0, 4.0), rounds=1, **work)
+    client = Client(0, made, RECORDS[0])
+
+    class Wrong(type(client.method)):
+        def train(self, work):
+            batch = next(work.batches()) if wrong == "whole batches" else work.sample(1.0)
+            return Answer(work.release(work.clipped_sum(batch, 1.0)))
+
+    client.method = Wrong()
+    with pytest.raises(BudgetExceededError, match="was not paid for"):
+        client.answer(Broadcast(0, Workbench(made).state()))
+
+
+def test_a_sampled_plan_needs_a_ledger_of_its_own():
+    budget = Guarantee(epsilon=5.0, adjacency=Adjacency.ZERO_OUT)
+    book = MemoryBook(budget)
+    book.reserve(calibrate(epsilon=1.0, releases=1).release(), run="before")
+    work = {"local_epochs": None, "local_steps": 2}
+    made = plan("rpdp-fl", epsilon=(0.5, 4.0, 4.0, 4.0), rounds=1, **work)
+    client = Client(0, made, RECORDS[0], book=book)
+    with pytest.raises(BudgetExceededError, match="cleveland: its ledger is in use"):
+        client.answer(Broadcast(0, Workbench(made).state()))
 
 
 def test_rpdp_needs_a_total_budget():
@@ -309,6 +347,17 @@ def test_bounds_come_from_what_was_released_and_nothing_else():
     for count in reply.released:
         bound = made.made_method.moved(bound, float(count["count"]), made.clients[0].divisor)
     assert server.public["bounds"][0] == pytest.approx(bound)
+
+
+@pytest.mark.parametrize("name", ["cgm-median", "aqc"])
+@pytest.mark.parametrize("wrong", [float("nan"), -1.0, float("inf"), "1.0"])
+def test_a_bound_that_is_none_costs_nothing(name, wrong):
+    made = plan(name)
+    client = Client(0, made, RECORDS[0])
+    for public in ({}, {"bounds": [wrong] * 4, "bound": wrong}, {"bounds": [], "bound": wrong}):
+        with pytest.raises(InputError, match="bound"):
+            client.answer(Broadcast(0, Workbench(made).state(), public))
+    assert client.book.released(made.run) == 0
 
 
 def test_reading_the_quantile_for_free_certifies_nothing():

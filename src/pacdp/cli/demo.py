@@ -56,6 +56,10 @@ def demo_command(
         table.add_row(
             method, demo.WORDS[method], f"{spread.mean:.1f} ± {spread.deviation:.1f} %", shown
         )
+    table.caption = (
+        "The largest hospital holds the largest budget here; who holds which decides much. "
+        "Over all assignments: pacdp compare heart-personalised"
+    )
     table.add_row("chance", "always the most frequent diagnosis", f"{100 * contest.chance:.1f} %")
     console.print(table)
 

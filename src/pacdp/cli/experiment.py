@@ -24,6 +24,7 @@ from pacdp.errors import InputError
 
 if TYPE_CHECKING:
     from pacdp.experiments import Experiment, Prepared
+    from pacdp.federation import Plan
     from pacdp.methods import Method
 
 Name = Annotated[
@@ -63,6 +64,7 @@ def plan_command(
     made = plan_for(experiment, chosen, dataset, split, seed=seed)
     price = cost(made)
     if out is not None:
+        options.new_file(out)
         made.save(out)
     if as_json:
         print_json({"plan": made.model_dump(mode="json"), "cost": vars(price)})
@@ -82,6 +84,7 @@ def plan_command(
             "rounds": f"{made.rounds}, {made.per_round} of {len(made.clients)} clients each "
             f"({training.sampling})",
             "a participation": f"{work}; {training.optimiser.name}, lr {training.optimiser.lr:g}",
+            **_clamped(made),
             "server": f"{made.server.optimiser}, weights by {made.server.weights}",
             "bytes a round": f"{price.bytes_per_round:,} up and down",
             "local steps": f"{price.steps:,}, about {tables.duration(price.seconds)} on one core",
@@ -228,6 +231,18 @@ def compare_command(
             str(sum(client["refused"] for run in runs for client in run["clients"])),
         )
     Console().print(table)
+
+
+def _clamped(plan: "Plan") -> dict[str, str]:
+    """A note where a budget lies outside what the curve was made for."""
+    domain = plan.settings.get("curve", {}).get("domain")
+    if domain is None:
+        return {}
+    outside = sorted({t.epsilon for t in plan.clients if not domain[0] <= t.epsilon <= domain[1]})
+    if not outside:
+        return {}
+    shown = ", ".join(f"{epsilon:g}" for epsilon in outside)
+    return {"note": f"F is made for ε from {domain[0]:g} to {domain[1]:g}; {shown} gets its end"}
 
 
 def _method(experiment: "Experiment", text: str | None) -> "Method":

@@ -1,5 +1,6 @@
 """Options that several commands share, in one wording."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -83,3 +84,12 @@ def device(name: str) -> str:
     except (RuntimeError, AssertionError) as error:
         raise InputError(f"--device {name}: {str(error).splitlines()[0]}") from None
     return name
+
+
+def new_file(path: Path) -> Path:
+    """A path at which nothing is yet, in a folder that is there."""
+    if path.exists():
+        raise InputError(f"{path}: exists already, and is not touched")
+    if not path.parent.is_dir():
+        raise InputError(f"{path}: its folder does not exist")
+    return path

@@ -49,8 +49,7 @@ def predict_command(
     from pacdp.federation.metrics import predict
 
     loaded = Run.load(run)
-    if not out.parent.is_dir():
-        raise InputError(f"{out}: its folder does not exist")
+    options.new_file(out)
     classes = loaded.plan.classes
     inputs, _ = _inputs(loaded.plan, data, options.device(device))
     predicted = predict(loaded.model().to(device), inputs, classes=classes)

@@ -61,6 +61,10 @@ class ClippedSum(Bounded):
     not_finite: int = 0
 
 
+# Smaller noise would be rounded away near the end of single precision, and leave the value bare.
+SMALLEST_SIGMA = 1e-30
+
+
 def release(value: Bounded, *, z: float, divisor: float, noise: NoiseSource) -> dict[str, Tensor]:
     """The value with Gaussian noise of z times its sensitivity, over a public divisor.
 
@@ -77,6 +81,10 @@ def release(value: Bounded, *, z: float, divisor: float, noise: NoiseSource) -> 
     sigma = positive_number("z", z) * value.sensitivity * scale
     if not value.values:
         raise InputError("value: is used up, it has been released before")
+    if sigma < SMALLEST_SIGMA:
+        raise InputError(
+            f"noise of {sigma:.3g}: is lost in single precision; the bound must be larger"
+        )
     released = {}
     for name in list(value.values):
         clean = value.values.pop(name)

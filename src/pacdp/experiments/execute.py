@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from pacdp.experiments.prepare import Prepared
 from pacdp.federation import Checkpoint, Result, simulate
 from pacdp.federation.metrics import by_level
@@ -53,11 +55,21 @@ def summary(prepared: Prepared, result: Result, *, profile: str | None) -> dict[
         "accuracy_by_budget": {
             f"{budget:g}": accuracy
             for budget, accuracy in by_level(
-                result.accuracies, [client["epsilon_budget"] for client in clients]
+                result.accuracies,
+                [client["epsilon_budget"] for client in clients],
+                _tested(prepared),
             ).items()
         },
         "clients": clients,
     }
+
+
+def _tested(prepared: Prepared) -> list[int]:
+    """The records that stand behind each client's accuracy."""
+    holders = prepared.dataset.test.clients
+    if prepared.partition.kind == "natural" and holders is not None:
+        return np.bincount(holders, minlength=len(prepared.partition)).tolist()
+    return prepared.partition.sizes.tolist()
 
 
 @dataclass(frozen=True)

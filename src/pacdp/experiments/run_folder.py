@@ -21,6 +21,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -29,6 +30,7 @@ from pacdp.experiments.prepare import Prepared
 from pacdp.federation import Checkpoint, Plan, Result, Workbench
 from pacdp.federation.workbench import Tensors
 
+SETUP = ("experiment.json", "partition.json", "environment.json", ".plan.json")
 PACKAGES = ("pacdp", "torch", "numpy", "scipy", "dp-accounting")
 
 
@@ -38,24 +40,41 @@ class RunFolder:
     def __init__(self, path: Path, prepared: Prepared, *, resume: bool = False) -> None:
         self.path = path
         self.checkpoint = Checkpoint(path / "checkpoint.pt", run=prepared.plan.run)
+        settings = prepared.experiment.model_dump(mode="json")
         if resume and (path / "plan.json").is_file():
-            self._take_up(prepared)
+            self._take_up(prepared, settings)
             return
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        present = {item.name for item in path.iterdir()} if path.is_dir() else set()
+        # Stopped before it began: what it needs is written again.
+        begun = resume and present <= {*SETUP, ".lock"}
+        if (path.exists() and not path.is_dir()) or (present and not begun):
             raise InputError(
                 f"{path}: exists already, must be a new or empty folder (or use --resume)"
             )
         path.mkdir(parents=True, exist_ok=True)
-        prepared.plan.save(path / "plan.json")
-        settings = prepared.experiment.model_dump(mode="json")
+        self._lock()
         _write(path / "experiment.json", settings)
         prepared.partition.save(path / "partition.json")
         _write(path / "environment.json", environment())
+        # Last, and as a whole: where a plan is, the rest is too.
+        prepared.plan.save(path / ".plan.json")
+        (path / ".plan.json").replace(path / "plan.json")
 
-    def _take_up(self, prepared: Prepared) -> None:
+    def _lock(self) -> None:
+        """One process at a time works in a folder."""
+        self._held = FileLock(self.path / ".lock")
+        try:
+            self._held.acquire(timeout=0)
+        except Timeout:
+            raise InputError(f"{self.path}: another run is at work there") from None
+
+    def _take_up(self, prepared: Prepared, settings: Mapping[str, Any]) -> None:
         """Go on with a run that was stopped; its rows are those of its whole rounds."""
+        self._lock()
         if Plan.load(self.path / "plan.json") != prepared.plan:
             raise DataError(f"{self.path}: holds another plan; --resume needs the same one")
+        if json.loads((self.path / "experiment.json").read_text()) != dict(settings):
+            raise DataError(f"{self.path}: holds another experiment; --resume needs the same one")
         done = self.checkpoint.load()
         rows = [] if done is None else done.history
         (self.path / "metrics.jsonl").write_text("".join(_line(row) for row in rows))

@@ -1,9 +1,10 @@
 """The client: a piece of its own that answers a round and trusts nobody.
 
-It is given the plan, its records and its book, and from the server only the round and a model. The
-noise, the clipping bound and the divisor come from the plan that it holds itself; the book is
-debited before anything is computed that could leave; and what it sends is noised values and nothing
-else: no loss, no norm, no count. A real federation wraps exactly this.
+It is given the plan, its records and its book, and from the server only the round, a model, and
+what a method keeps there from noised values. The noise and the divisor come from the plan that it
+holds itself; the book is debited before anything is computed that could leave; and what it sends is
+noised values and nothing else. A real federation wraps exactly this. The method is a part of the
+client: what it does by mistake is refused here, and what it does by intent cannot be.
 """
 
 import hashlib
@@ -116,6 +117,7 @@ class Client:
             # A copy: what was sent may be the very tensors that are about to be trained.
             model = {name: value.detach().clone() for name, value in broadcast.model.items()}
             self.workbench.load(model)
+            self.method.check(broadcast.public, self.number)
             self._pay()
             work = _Participation(self, Broadcast(broadcast.round, model, broadcast.public))
             with self._own_dropout(broadcast.round):
@@ -144,8 +146,12 @@ class Client:
         """Charge all sampled releases of the training at once, before the first is made."""
         assert self.book is not None
         whole = release.times(release.count * self.task.participations)
-        if release.sampled and self.book.filter.frozen[release.times(1)] < whole.count:
-            self.book.freeze(whole, run=self.plan.run, label=self.plan.label)
+        state = self.book.filter
+        if not release.sampled or state.frozen[release.times(1)] >= whole.count:
+            return
+        if state.spent:
+            raise BudgetExceededError("its ledger is in use; a sampled plan needs a fresh one")
+        self.book.freeze(whole, run=self.plan.run, label=self.plan.label)
 
     def _checked(self, book: Book | None) -> Book | None:
         """The book, if it promises the same as the plan; a new one in memory if there is none."""
@@ -191,8 +197,9 @@ class _Participation:
         self._optimiser: torch.optim.Optimizer | None = None
         self._everything = torch.arange(len(client.inputs))
         # Kept by identity, with the objects themselves so that no other can take their place:
-        # what was summed over which records, and what of it was released and may leave.
-        self._sums: list[tuple[Bounded, Tensor]] = []
+        # what was summed over which records, drawn at which rate, and what may leave.
+        self._sums: list[tuple[Bounded, Tensor, float]] = []
+        self._samples: list[tuple[Tensor, float]] = []
         self._may_leave: list[Tensors] = []
         self._touched = np.zeros((len(self._planned), client.task.units), np.int64)
         self._draws = 0
@@ -240,32 +247,54 @@ class _Participation:
         random = self._client.sampler(self.round, self._draws)
         self._draws += 1
         chosen = torch.from_numpy(np.flatnonzero(random.random(self.task.units) < rate))
-        return self._of_units(chosen)
+        batch = self._of_units(chosen)
+        self._samples.append((batch, rate))
+        return batch
 
     def _of_units(self, chosen: Tensor) -> Tensor:
         """The records of some units."""
         units = self._client.units
         return chosen if units is None else torch.nonzero(torch.isin(units, chosen)).flatten()
 
+    def _checked(self, batch: Tensor) -> Tensor:
+        """A copy of a batch that may be summed: records once each, on a model that is clean."""
+        if not self._clean:
+            raise BudgetExceededError(
+                f"client {self.task.name}: the model was trained without noise, and every gradient "
+                "depends on every record; only a clipped update may be released"
+            )
+        if batch is not self._everything and len(batch.unique()) != len(batch):
+            raise BudgetExceededError(f"client {self.task.name}: a record is twice in a batch")
+        return batch if batch is self._everything else batch.clone()
+
     def clipped_sum(self, batch: Tensor, bound: float) -> Bounded:
+        drawn = next((rate for known, rate in self._samples if known is batch), 1.0)
+        self._samples = [(known, rate) for known, rate in self._samples if known is not batch]
+        batch = self._checked(batch)
         inputs, targets = self._records(batch)
         total = self._bench.gradient(
             inputs, targets, clipping_bound=bound, units=self._units(batch)
         )
-        self._sums.append((total, batch))
+        self._sums.append((total, batch, drawn))
         return total
 
     def norms(self, batch: Tensor) -> Tensor:
+        if self._client.plan.made_method.private:
+            raise BudgetExceededError(f"client {self.task.name}: lengths are not paid for")
+        return self._norms(batch)
+
+    def _norms(self, batch: Tensor) -> Tensor:
         inputs, targets = self._records(batch)
         return self._bench.gradient.norms(inputs, targets, units=self._units(batch))
 
     def count_within(self, batch: Tensor, bound: float) -> Bounded:
+        batch = self._checked(batch)
         count = centred_count(
-            self.norms(batch) <= bound,
+            self._norms(batch) <= bound,
             adjacency=self._client.plan.adjacency,
             unit=self._client.plan.unit,
         )
-        self._sums.append((count, batch))
+        self._sums.append((count, batch, 1.0))
         return count
 
     def clipped_update(self, bound: float) -> Bounded:
@@ -277,7 +306,7 @@ class _Participation:
     def _clipped(self, values: Tensors, bound: float) -> Bounded:
         plan = self._client.plan
         made = clip_upload(values, bound=bound, adjacency=plan.adjacency, unit=plan.unit)
-        self._sums.append((made, self._everything))
+        self._sums.append((made, self._everything, 1.0))
         return made
 
     def plain_mean(self, batch: Tensor) -> Tensors:
@@ -304,7 +333,10 @@ class _Participation:
         paid = (event.adjacency, event.unit, event.sensitivity) == (
             *(planned.adjacency, planned.unit, planned.sensitivity),
         )
-        records = next((batch for known, batch in self._sums if known is value), None)
+        records, drawn = next(
+            ((batch, rate) for known, batch, rate in self._sums if known is value), (None, 0.0)
+        )
+        paid = paid and drawn == planned.sampling_rate
         if paid and records is not None:
             self._touched[charge, self._who(records, planned)] += 1
         if not paid or records is None or self._touched[charge].max() > planned.count:
@@ -312,10 +344,12 @@ class _Participation:
                 f"client {name}: this release was not paid for; paid are {planned.count} of each "
                 f"{planned.unit}"
             )
-        self._sums = [(known, batch) for known, batch in self._sums if known is not value]
+        self._sums = [entry for entry in self._sums if entry[0] is not value]
         noise = self._client.noise(self.round, self._draws)
         self._draws += 1
         public = self.task.divisor if divisor is None else divisor
+        if public not in (self.task.divisor, 1.0):
+            raise BudgetExceededError(f"client {name}: the divisor must be the plan's, or 1")
         made = release(value, z=planned.z, divisor=public, noise=noise)
         self._may_leave.append(made)
         return made

@@ -131,18 +131,27 @@ def by_client(predicted: Array, dataset: Dataset, partition: Partition) -> list[
 
 
 def by_level(
-    accuracies: Sequence[float | None], budgets: Sequence[float | None]
+    accuracies: Sequence[float | None],
+    budgets: Sequence[float | None],
+    records: Sequence[int],
 ) -> Mapping[float, float]:
-    """The mean accuracy of the clients that hold each budget: who pays for privacy.
+    """The accuracy for the records of those who hold each budget: who pays for privacy.
 
-    >>> by_level([0.5, 0.7, 0.8], [0.1, 0.1, 1.0])
-    {0.1: 0.6, 1.0: 0.8}
+    >>> by_level([0.5, 0.7, 0.8], [0.1, 0.1, 1.0], records=[30, 10, 5])
+    {0.1: 0.55, 1.0: 0.8}
     """
-    held: dict[float, list[float]] = {}
-    for accuracy, budget in zip(accuracies, budgets, strict=True):
+    held: dict[float, list[tuple[float, int]]] = {}
+    for accuracy, budget, size in zip(accuracies, budgets, records, strict=True):
         if accuracy is not None and budget is not None:
-            held.setdefault(budget, []).append(accuracy)
-    return {budget: round(float(np.mean(held[budget])), 12) for budget in sorted(held)}
+            held.setdefault(budget, []).append((accuracy, size))
+    return {
+        budget: round(
+            sum(accuracy * size for accuracy, size in held[budget])
+            / sum(size for _, size in held[budget]),
+            12,
+        )
+        for budget in sorted(held)
+    }
 
 
 def evaluate(model: nn.Module, records: Records, *, classes: int, device: str) -> dict[str, float]:

@@ -47,6 +47,9 @@ class Server:
         if self._downlink:
             sent = Bounded(values=model, bound=1.0, sensitivity=1.0, adjacency=self.plan.adjacency)
             model = release(sent, z=self._downlink, divisor=1.0, noise=self._noise(round, 0))
+            # What was sent is the model from now on: updates are from there.
+            for name, value in self._model.items():
+                value.copy_(model[name])
         return Broadcast(round, model, self.public)
 
     def combine(self, replies: Sequence[Reply]) -> None:
@@ -118,4 +121,5 @@ class Server:
 
 
 def _finite(reply: Reply) -> bool:
-    return all(bool(torch.isfinite(value).all()) for value in reply.update.values())
+    sent = [reply.update, *reply.released]
+    return all(bool(torch.isfinite(value).all()) for part in sent for value in part.values())

@@ -192,6 +192,9 @@ class Method(Settings):
         """What the method keeps on the server before the first round."""
         return {}
 
+    def check(self, public: Public, client: int) -> None:
+        """Refuse what a server sent if it cannot be used, before anything is paid."""
+
     def learn(self, public: Public, heard: Mapping[int, tuple[Task, Sequence[Tensors]]]) -> Public:
         """What it keeps after a round, from what clients released beside their updates."""
         return public

@@ -12,6 +12,8 @@ from typing import ClassVar
 import torch
 from pydantic import Field
 
+from pacdp.checks import positive_number
+from pacdp.errors import InputError
 from pacdp.methods.base import (
     Answer,
     Charge,
@@ -57,9 +59,20 @@ class Quantile(Method):
         >>> round(AdaptiveQuantile().moved(1.0, count=5.0, divisor=10.0), 6)
         0.904837
         """
+        if not math.isfinite(count):
+            return bound
         within = min(max(count / divisor + 0.5, 0.0), 1.0)
         moved = bound * math.exp(-self.speed * (within - self.quantile))
         return min(max(moved, SMALLEST), LARGEST)
+
+
+def _bound(public: Public, name: str, client: int | None = None) -> float:
+    """A bound that the server sent. Any will do for privacy; it must be a positive number."""
+    try:
+        found = public[name] if client is None else public[name][client]
+    except (KeyError, IndexError, TypeError):
+        raise InputError(f"{name}: the server sent none for client {client}") from None
+    return min(max(positive_number(name, found), SMALLEST), LARGEST)
 
 
 class MedianTracker(Quantile):
@@ -70,6 +83,10 @@ class MedianTracker(Quantile):
     """
 
     name: ClassVar[str] = "cgm-median"
+
+    def check(self, public: Public, client: int) -> None:
+        """Refuse a bound that is none."""
+        _bound(public, "bounds", client)
 
     def start(self, clients: int) -> Public:
         """Every client's bound."""
@@ -85,7 +102,7 @@ class MedianTracker(Quantile):
 
     def train(self, work: Work) -> Answer:
         """Clip with the old bound, then move it by the noised count."""
-        bound = float(work.public["bounds"][work.client])
+        bound = _bound(work.public, "bounds", work.client)
         counts = []
         for batch in work.batches():
             count = work.release(work.count_within(batch, bound), charge=1, divisor=1.0)
@@ -103,6 +120,10 @@ class AdaptiveQuantile(Quantile):
     """
 
     name: ClassVar[str] = "aqc"
+
+    def check(self, public: Public, client: int) -> None:
+        """Refuse a bound that is none."""
+        _bound(public, "bound")
 
     def start(self, clients: int) -> Public:
         """The bound of all."""
@@ -122,7 +143,7 @@ class AdaptiveQuantile(Quantile):
 
     def train(self, work: Work) -> Answer:
         """Clip with the bound of the round, and count."""
-        bound = float(work.public["bound"])
+        bound = _bound(work.public, "bound")
         counts = []
         for batch in work.batches():
             counts.append(work.release(work.count_within(batch, bound), charge=1, divisor=1.0))
@@ -150,7 +171,7 @@ class NonPrivateQuantile(Quantile):
     def train(self, work: Work) -> Answer:
         """Clip at the batch's own quantile."""
         for batch in work.batches():
-            lengths = work.norms(batch)
+            lengths = work.norms(batch).nan_to_num(nan=LARGEST, posinf=LARGEST)
             bound = float(torch.quantile(lengths, self.quantile))
             bound = min(max(bound, SMALLEST), LARGEST)
             work.step(work.release(work.clipped_sum(batch, bound)))
