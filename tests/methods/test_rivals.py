@@ -76,6 +76,11 @@ def test_every_method_keeps_every_budget(name, set_name):
             assert client["epsilon_realised"] <= client["epsilon_budget"]
             assert book.budget.epsilon == client["epsilon_budget"]
     assert all(bool(torch.isfinite(value).all()) for value in result.model.values())
+    if METHODS[name].private:
+        # What a round says was spent is no less than what any client realised.
+        realised = max(client["epsilon_realised"] for client in result.clients())
+        assert result.history[-1]["epsilon_spent"] >= realised * (1 - 1e-9)
+        assert result.history[-1]["adjacency"] == "zero-out"
 
 
 @given(

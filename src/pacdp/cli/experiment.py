@@ -302,7 +302,7 @@ def _rounds(description: str, rounds: int) -> Iterator[Callable[[dict[str, Any]]
             parts = [f"{row['round'] / max(row['seconds'], 1e-9):.1f} rounds/s"]
             parts += [f"{name} {row[name]:.3f}" for name in ("loss", "accuracy") if name in row]
             if row["epsilon_spent"] is not None:
-                parts.append(f"ε ≤ {row['epsilon_spent']:.3g}")
+                parts.append(f"ε ≤ {row['epsilon_spent']:.3g} {row['adjacency']}")
             bar.update(task, note=", ".join(parts))
             bar.advance(task)
 

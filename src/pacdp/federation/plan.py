@@ -16,6 +16,7 @@ from typing import Any, Self
 from pydantic import Field, PositiveInt, ValidationError, model_validator
 
 from pacdp.checks import positive_number, word
+from pacdp.clipping.bounded import SMALLEST_SIGMA
 from pacdp.errors import DataError, InputError
 from pacdp.federation.budgets import deal_budgets
 from pacdp.federation.configuration import Aggregation, HotStart, Model, Privacy, Training
@@ -287,6 +288,11 @@ def make_plan(
         for number in range(training.rounds) if charges else ():
             bound = method.bound(epsilon, round=number, rounds=training.rounds)
             positive_number(f"clipping bound of {name}", bound)
+            # Said now, and not by a client that has paid.
+            if bound * charges[0].noise_multiplier / task.units < SMALLEST_SIGMA:
+                raise InputError(
+                    f"clipping bound of {name} = {bound:.3g}: its noise is lost in single precision"
+                )
         clients.append(
             task.model_copy(
                 update={

@@ -174,6 +174,7 @@ def simulate(
             "asked": plan.per_round,
             "answered": len(replies),
             "epsilon_spent": _spent(held),
+            "adjacency": plan.privacy.adjacency,
             "seconds": time.perf_counter() - started,
         }
         if (number + 1) % evaluate_every == 0 or number + 1 == plan.rounds:
@@ -240,12 +241,14 @@ def _replay(plan: Plan, books: Sequence[Book | None], answers: Mapping[int, int]
 
 
 def _spent(books: Sequence[Book | None]) -> float | None:
-    """The most that any client has spent so far."""
+    """The most that any client has been charged so far."""
     states = [book.filter for book in books if book is not None]
-    if not states:
-        return None
+    # A sampled plan is charged as a whole when it is frozen: at most its budget.
+    whole = [state.budget.epsilon for state in states if state.frozen]
+    single = [state for state in states if not state.frozen]
     # Under one δ the largest μ is the largest ε, and inverting one curve is enough.
-    return max(states, key=lambda state: state.mu_charged).realised.epsilon
+    largest = sorted(single, key=lambda state: state.mu_charged)[-1:]
+    return max([*whole, *(state.realised.epsilon for state in largest)], default=None)
 
 
 def _failure(seed: int, round: int, client: int, rate: float) -> tuple[bool, bool]:  # noqa: A002
