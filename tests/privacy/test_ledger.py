@@ -464,7 +464,9 @@ def test_kill_9_never_loses_a_release_that_got_out(path, ledger):
             got_out.append(process.stdout.readline().strip())
         # The child is somewhere in its next releases: reading, journalling, syncing, printing.
         process.send_signal(signal.SIGKILL)
-        got_out += process.communicate()[0].split()
+        # Not communicate(), which passes over what readline has read ahead.
+        got_out += process.stdout.read().split()
+        process.wait()
         entries = Ledger(path).entries
         recorded = {entry.hash for entry in entries}
         assert recorded.issuperset(got_out)
