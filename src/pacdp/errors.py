@@ -23,3 +23,22 @@ class LedgerError(PacdpError):
 
 class DataError(PacdpError):
     """A data set is missing, damaged, or not what it says it is."""
+
+
+class TrainingError(PacdpError):
+    """A client's training broke down; the message names client, round and step.
+
+    The exception to the rule: a participation is paid for before it is computed, and stays so.
+    """
+
+
+def located(error: Exception, where: str) -> PacdpError:
+    """The error with the place where it happened, in one line; what is not ours is a breakdown.
+
+    >>> located(ZeroDivisionError("by zero"), "client a, round 3, step 1")
+    TrainingError('client a, round 3, step 1: ZeroDivisionError: by zero')
+    """
+    said = " ".join(str(error).split())
+    if isinstance(error, PacdpError):
+        return type(error)(f"{where}: {said}")
+    return TrainingError(f"{where}: {type(error).__name__}: {said}")

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from pacdp.clipping import SystemNoise, clip_upload
 from pacdp.data import Records, load, partition
-from pacdp.errors import BudgetExceededError, InputError
+from pacdp.errors import BudgetExceededError, InputError, TrainingError
 from pacdp.federation import (
     Broadcast,
     Client,
@@ -59,10 +59,11 @@ def test_a_client_answers_with_its_update_and_nothing_else():
     made = plan()
     client = Client(0, made, RECORDS[0])
     reply = client.answer(broadcast(made))
-    assert set(vars(reply)) == {"client", "round", "update", "released"}
+    assert set(vars(reply)) == {"client", "round", "update", "released", "noise_scale"}
+    assert reply.noise_scale == 1.0
     assert reply.released == ()
     assert set(reply.update) == {"1.weight", "1.bias"}
-    assert client.book.released(made.run) == 2
+    assert client.book.made(made.run).total() == 2
 
 
 def test_it_refuses_after_as_many_answers_as_planned():
@@ -94,7 +95,7 @@ def test_rounds_that_do_not_exist_cost_nothing(number):
     client = Client(0, made, RECORDS[0])
     with pytest.raises(InputError, match="must be a whole number from 0 to 2"):
         client.answer(broadcast(made, number))
-    assert client.book.released(made.run) == 0
+    assert client.book.made(made.run).total() == 0
 
 
 def test_models_that_do_not_fit_cost_nothing():
@@ -110,7 +111,7 @@ def test_models_that_do_not_fit_cost_nothing():
     for model in wrong:
         with pytest.raises(InputError, match="parameter"):
             client.answer(Broadcast(0, model))
-    assert client.book.released(made.run) == 0
+    assert client.book.made(made.run).total() == 0
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e30])
@@ -330,7 +331,7 @@ def test_many_at_once_get_no_more_than_planned(tmp_path):
     clients = [Client(0, made, RECORDS[0], book=shared) for _ in range(3)]
     with ThreadPoolExecutor(6) as pool:
         assert sum(pool.map(ask, clients * 4)) == 3
-    assert shared.released(made.run) == 6
+    assert shared.made(made.run).total() == 6
 
 
 def test_another_plan_on_the_same_ledger_is_another_run():
@@ -435,14 +436,14 @@ def test_the_debit_is_written_before_anything_is_computed(tmp_path):
 
     class Late(Spy):
         def train(self, work):
-            seen.append(Ledger(tmp_path / "a.ledger").released(made.run))
+            seen.append(Ledger(tmp_path / "a.ledger").made(made.run).total())
             raise RuntimeError("killed here")
 
     client.method = Late()
-    with pytest.raises(RuntimeError):
+    with pytest.raises(TrainingError, match="client cleveland, round 1, step 1: RuntimeError: kil"):
         client.answer(broadcast(made))
     assert seen == [2]
-    assert Ledger(tmp_path / "a.ledger").released(made.run) == 2
+    assert Ledger(tmp_path / "a.ledger").made(made.run).total() == 2
 
 
 @pytest.mark.parametrize(

@@ -335,7 +335,7 @@ def test_the_tracker_finds_the_median():
         server.combine([client.answer(sent) for client in clients])
     assert server.public["bounds"] != result_bounds["bounds"]
     for client, bound in zip(clients, server.public["bounds"], strict=True):
-        lengths = client.workbench.gradient.norms(client.inputs, client.targets)
+        lengths = client.workbench.gradient.norms(*client.records.tensors())
         share = float((lengths <= bound).float().mean())
         assert share == pytest.approx(0.5, abs=0.12)
 
@@ -362,7 +362,7 @@ def test_a_bound_that_is_none_costs_nothing(name, wrong):
     for public in ({}, {"bounds": [wrong] * 4, "bound": wrong}, {"bounds": [], "bound": wrong}):
         with pytest.raises(InputError, match="bound"):
             client.answer(Broadcast(0, Workbench(made).state(), public))
-    assert client.book.released(made.run) == 0
+    assert client.book.made(made.run).total() == 0
 
 
 def test_reading_the_quantile_for_free_certifies_nothing():

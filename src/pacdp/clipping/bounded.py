@@ -68,7 +68,8 @@ SMALLEST_SIGMA = 1e-30
 def release(value: Bounded, *, z: float, divisor: float, noise: NoiseSource) -> dict[str, Tensor]:
     """The value with Gaussian noise of z times its sensitivity, over a public divisor.
 
-    Nothing else in this package adds noise. Debit ``value.event(z)`` first. The value is used
+    Nothing else in this package adds noise, but its like for many models at once,
+    :func:`~pacdp.clipping.release_stacked`. Debit ``value.event(z)`` first. The value is used
     up: its tensors are taken out of it one by one, so that no clean copy is left behind.
 
     >>> from pacdp.clipping import SimulatedNoise
@@ -81,15 +82,25 @@ def release(value: Bounded, *, z: float, divisor: float, noise: NoiseSource) -> 
     sigma = positive_number("z", z) * value.sensitivity * scale
     if not value.values:
         raise InputError("value: is used up, it has been released before")
+    refuse_lost(sigma)
+    released = {}
+    for name in list(value.values):
+        clean = value.values.pop(name)
+        released[name] = noised(clean, sigma=sigma, scale=scale, noise=noise)
+    return released
+
+
+def noised(clean: Tensor, *, sigma: float, scale: float, noise: NoiseSource) -> Tensor:
+    """N(0, σ²) plus the scaled value. Whoever calls this has made σ from its sensitivity."""
+    return noise.normal(clean, sigma).add_(clean, alpha=scale)
+
+
+def refuse_lost(sigma: float) -> None:
+    """Refuse noise so small that rounding would leave the value bare."""
     if sigma < SMALLEST_SIGMA:
         raise InputError(
             f"noise of {sigma:.3g}: is lost in single precision; the bound must be larger"
         )
-    released = {}
-    for name in list(value.values):
-        clean = value.values.pop(name)
-        released[name] = noise.normal(clean, sigma).add_(clean, alpha=scale)
-    return released
 
 
 def clip_upload(

@@ -119,6 +119,12 @@ class ClippedGradient:
             not_finite=dropped,
         )
 
+    @property
+    def chain(self) -> Chain | None:
+        """The module as a plain sequence of known layers, none of which is random, if it is one."""
+        self._look_again()
+        return self._chain
+
     def norms(self, inputs: Any, targets: Any, *, units: Any = None) -> Tensor:
         """Each example's (or unit's) gradient norm. Nothing derived from it may leave unpaid.
 

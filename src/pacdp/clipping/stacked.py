@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from pacdp.checks import FloatArray, positive
-from pacdp.clipping.bounded import ClippedSum, Tensors, clip_factors, release
+from pacdp.clipping.bounded import ClippedSum, Tensors, clip_factors, noised, refuse_lost
 from pacdp.clipping.chain import Chain, Parameters, as_chain
 from pacdp.clipping.noise import NoiseSource
 from pacdp.errors import InputError
@@ -209,12 +209,15 @@ def release_stacked(
         raise InputError("sums: are used up, they have been released before")
     if len(noise) != models:
         raise InputError(f"noise: has {len(noise)} sources, must have one for each of {models}")
-    zs = _for_each("z", z, models)
-    parts = _for_each("divisors", divisors, models)
-    released = [
-        release(sums[m], z=float(zs[m]), divisor=float(parts[m]), noise=noise[m])
-        for m in range(models)
-    ]
-    stacked = {name: torch.stack([one[name] for one in released]) for name in sums.values}
-    sums.values.clear()
-    return stacked
+    scales = 1 / _for_each("divisors", divisors, models)
+    sensitivities = sums.bounds.cpu().double().numpy() * sums.adjacency.sensitivity
+    sigmas = _for_each("z", z, models) * sensitivities * scales
+    refuse_lost(float(sigmas.min()))
+    released = {}
+    for name in list(sums.values):
+        clean = sums.values.pop(name)
+        rows = zip(clean, sigmas.tolist(), scales.tolist(), noise, strict=True)
+        released[name] = torch.stack(
+            [noised(row, sigma=sigma, scale=scale, noise=own) for row, sigma, scale, own in rows]
+        )
+    return released

@@ -95,12 +95,13 @@ class Records:
         # Always a copy: what is done to a tensor is not done to the records.
         kind = self.features.dtype.kind
         exact = np.uint8 if self.features.dtype == np.uint8 else np.int64
-        features = torch.tensor(self.features.astype(np.float32 if kind == "f" else exact))
+        features = torch.from_numpy(self.features.astype(np.float32 if kind == "f" else exact))
         features = features.to(device)
         if features.dtype == torch.uint8:
             features = features.float().div_(255)
-        labels = torch.tensor(self.labels, device=device)
-        return features, labels.float()[:, None] if labels.is_floating_point() else labels.long()
+        values = self.labels.dtype.kind == "f"
+        labels = torch.from_numpy(self.labels.astype(np.float32 if values else np.int64)).to(device)
+        return features, labels[:, None] if values else labels
 
 
 @dataclass(frozen=True, kw_only=True)

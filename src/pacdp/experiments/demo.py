@@ -108,7 +108,7 @@ def _budgets(axes: Axes, result: Result) -> None:
     # Hospitals with one budget spend alike: one line stands for them all.
     for epsilon in sorted({task.epsilon for task in plan.clients}, reverse=True):
         group = [n for n, task in enumerate(plan.clients) if task.epsilon == epsilon]
-        spent = [_epsilon(plan.certified(group[0], number)) for number in rounds]
+        spent = [_epsilon(plan.planned(group[0], number)) for number in rounds]
         names = " and ".join(plan.clients[n].name for n in group)
         (line,) = axes.plot(rounds, spent, marker="o", markersize=3, label=f"{names}: spent")
         axes.axhline(epsilon, color=line.get_color(), linestyle="--", label=f"budget {epsilon:g}")

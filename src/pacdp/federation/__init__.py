@@ -2,7 +2,7 @@
 
 from pacdp.federation.budgets import Levels
 from pacdp.federation.checkpoint import Checkpoint
-from pacdp.federation.client import Broadcast, Client, Reply
+from pacdp.federation.client import Client
 from pacdp.federation.configuration import (
     Aggregation,
     HotStart,
@@ -11,9 +11,11 @@ from pacdp.federation.configuration import (
     Privacy,
     Training,
 )
+from pacdp.federation.messages import Broadcast, Reply
 from pacdp.federation.plan import ClientPlan, Plan, make_plan
 from pacdp.federation.server import Server
 from pacdp.federation.simulation import Result, simulate
+from pacdp.federation.spending import Spending
 from pacdp.federation.workbench import Workbench
 
 __all__ = [
@@ -31,6 +33,7 @@ __all__ = [
     "Reply",
     "Result",
     "Server",
+    "Spending",
     "Training",
     "Workbench",
     "make_plan",

@@ -24,12 +24,14 @@ class Progress:
     """How many rounds are over."""
     server: Mapping[str, Any]
     """The server's whole state."""
-    answers: Mapping[int, int]
-    """How often each client has paid for an answer."""
+    made: Mapping[int, list[dict[str, Any]]]
+    """The releases that each client has paid for."""
     refused: Mapping[int, int]
     failed: Mapping[int, int]
     history: list[dict[str, Any]] = field(default_factory=list)
     seconds: float = 0.0
+    engine: str = "one-by-one"
+    """How the rounds were computed: others round differently."""
 
 
 class Checkpoint:
@@ -40,7 +42,7 @@ class Checkpoint:
     >>> checkpoint = Checkpoint(path, run="a")
     >>> checkpoint.load() is None
     True
-    >>> checkpoint.save(Progress(round=1, server={}, answers={0: 1}, refused={}, failed={}))
+    >>> checkpoint.save(Progress(round=1, server={}, made={0: []}, refused={}, failed={}))
     >>> checkpoint.load().round
     1
     """

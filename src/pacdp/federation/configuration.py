@@ -1,10 +1,11 @@
 """What a user decides about a training, in the words of an experiment file."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
 from pacdp.federation.budgets import Levels
+from pacdp.federation.spending import Spending
 from pacdp.privacy import DEFAULT_DELTA
 from pacdp.settings import Count, Real, Settings, Whole
 
@@ -49,6 +50,17 @@ class Training(Settings):
         """How many of so many clients are asked in a round."""
         return clients if self.clients_per_round == "all" else self.clients_per_round
 
+    def asking(self, clients: int) -> dict[str, Any]:
+        """How clients are asked, as the functions of :mod:`~pacdp.federation.participation` do."""
+        per_round = self.asked(clients)
+        unlimited = self.cap == "rounds" or per_round == clients
+        return {
+            "sampling": self.sampling,
+            "clients": clients,
+            "per_round": per_round,
+            "quantile": None if unlimited else float(self.cap),
+        }
+
     @model_validator(mode="after")
     def _checked(self) -> "Training":
         if (self.local_epochs is None) == (self.local_steps is None):
@@ -91,6 +103,9 @@ class Privacy(Settings):
         "total", description="What ε covers: the training, or each release alone (the paper)."
     )
     accountant: str | None = Field(None, description="exact unless named.")
+    spending: Spending = Field(
+        Spending(), description="How a budget is spread over a client's participations."
+    )
 
 
 class HotStart(Settings):

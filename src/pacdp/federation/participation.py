@@ -35,6 +35,26 @@ def participation_cap(
     return max(1, int(binom.ppf(quantile, rounds, per_round / clients)))
 
 
+def participations_ahead(
+    *, sampling: str, clients: int, per_round: int, rounds: int, quantile: float | None, start: int
+) -> int:
+    """How many participations may come from round ``start`` on, for a client that is asked in it.
+
+    Under balanced sampling it has been asked at least ⌊q·start⌋ times before, of ⌈qT⌉ in all.
+
+    >>> settings = {"clients": 50, "per_round": 25, "rounds": 25}
+    >>> participations_ahead(sampling="balanced", quantile=None, start=23, **settings)
+    2
+    >>> participations_ahead(sampling="uniform", quantile=0.95, start=23, **settings)
+    2
+    """
+    if sampling == "balanced":
+        return math.ceil(per_round * rounds / clients) - per_round * start // clients
+    if quantile is None:
+        return rounds - start
+    return 1 + int(binom.ppf(quantile, rounds - start - 1, per_round / clients))
+
+
 @lru_cache(maxsize=16)
 def participants(
     *, sampling: str, clients: int, per_round: int, rounds: int, seed: int

@@ -9,7 +9,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,9 +20,13 @@ from pacdp.clipping.bounded import SMALLEST_SIGMA
 from pacdp.errors import DataError, InputError
 from pacdp.federation.budgets import deal_budgets
 from pacdp.federation.configuration import Aggregation, HotStart, Model, Privacy, Training
-from pacdp.federation.participation import participants, participation_cap
+from pacdp.federation.participation import (
+    participants,
+    participation_cap,
+    participations_ahead,
+)
 from pacdp.methods import Charge, Method, Terms, method
-from pacdp.privacy import Adjacency, Guarantee, Release, Scope, account
+from pacdp.privacy import Adjacency, Book, Guarantee, Release, Scope, account, total_mu
 from pacdp.settings import Settings, explain
 
 # A budget must be more than nothing, also where one release costs nothing that can be told.
@@ -145,37 +149,61 @@ class Plan(Settings):
         )
         return drawn[round]
 
-    def participation(self, client: int) -> list[Release]:
-        """What one participation of a client releases, record by record."""
-        return [self._release(charge) for charge in self.clients[client].charges]
+    def participation(self, client: int, *, scale: float = 1.0) -> list[Release]:
+        """What one participation of a client releases, record by record, its noise scaled."""
+        return [
+            _release(
+                *(charge.noise_multiplier * scale, charge.sensitivity, self.adjacency),
+                *(charge.each, charge.sampling_rate, self.unit),
+            )
+            for charge in self.clients[client].charges
+        ]
 
-    def _release(self, charge: Charge) -> Release:
-        return Release(
-            noise_multiplier=charge.noise_multiplier,
-            sensitivity=charge.sensitivity,
-            adjacency=self.adjacency,
-            count=charge.each,
-            sampling_rate=charge.sampling_rate,
-            unit=self.unit,
+    def noise_scale(self, client: int, round: int, book: Book) -> float:  # noqa: A002
+        """The noise of a participation over that of even spending, after what its run has spent.
+
+        Infinite where nothing is left to spend.
+        """
+        task, spending = self.clients[client], self.privacy.spending
+        if spending.policy == "even":
+            return 1.0
+        made = book.made(self.run)
+        whole = total_mu(self.participation(client)) ** 2 * task.participations
+        share = spending.share(
+            made=made.total() // task.each,
+            spent=total_mu(one.times(count) for one, count in made.items()) ** 2 / whole,
+            planned=task.participations,
+            ahead=participations_ahead(
+                **self.training.asking(len(self.clients)), rounds=self.rounds, start=round
+            ),
         )
+        return math.inf if not share else 1 / math.sqrt(task.participations * share)
 
-    def certified(self, client: int, participations: int) -> Guarantee | None:
-        """What so many participations certify; None where a method has no guarantee."""
+    def most_releases(self, client: int) -> int:
+        """How many releases per record a client makes at most, whatever it is asked."""
+        task = self.clients[client]
+        # What is re-planned never runs out before the last round.
+        replanned = self.privacy.spending.policy == "replan"
+        return task.each * (self.rounds if replanned else task.participations)
+
+    def certified(self, made: Sequence[Release]) -> Guarantee | None:
+        """What some releases certify; None where a method has no guarantee."""
         if not self.made_method.private:
             return None
-        if not participations:
+        if not made:
             return Guarantee(
                 epsilon=0.0, delta=self.privacy.delta, adjacency=self.adjacency, unit=self.unit
             )
-        made = self.participation(client)
-        return account(
-            [release.times(release.count * participations) for release in made],
-            delta=self.privacy.delta,
-        )
+        return account(made, delta=self.privacy.delta)
 
-    def planned(self, client: int) -> Guarantee | None:
-        """What the client's releases certify, if it answers as often as planned."""
-        return self.certified(client, self.clients[client].participations)
+    def planned(self, client: int, participations: int | None = None) -> Guarantee | None:
+        """What a client's releases certify at even noise, if it answers so often or as planned.
+
+        However a budget moves, the whole of it is the same.
+        """
+        times = self.clients[client].participations if participations is None else participations
+        made = self.participation(client)
+        return self.certified([release.times(release.count * times) for release in made])
 
     def budget(self, client: int) -> Guarantee | None:
         """What the client's book may be charged.
@@ -258,14 +286,7 @@ def make_plan(
     per_round = training.asked(len(sizes))
     if per_round > len(sizes):
         raise InputError(f"clients_per_round = {per_round}: must be at most {len(sizes)}")
-    unlimited = training.cap == "rounds" or per_round == len(sizes)
-    cap = participation_cap(
-        sampling=training.sampling,
-        clients=len(sizes),
-        per_round=per_round,
-        rounds=training.rounds,
-        quantile=None if unlimited else float(training.cap),
-    )
+    cap = participation_cap(**training.asking(len(sizes)), rounds=training.rounds)
     budgets = deal_budgets(privacy.epsilon, len(sizes), seed)
     used = method.budgets(budgets)
     clients = []
@@ -285,6 +306,8 @@ def make_plan(
                 budgets=used,
             )
         )
+        if privacy.spending.policy != "even" and method.private:
+            _refuse_moving(privacy, method, charges)
         for number in range(training.rounds) if charges else ():
             bound = method.bound(epsilon, round=number, rounds=training.rounds)
             positive_number(f"clipping bound of {name}", bound)
@@ -317,6 +340,35 @@ def make_plan(
         unit=unit,
         again=again,
         clients=tuple(clients),
+    )
+
+
+def _refuse_moving(privacy: Privacy, method: Method, charges: Sequence[Charge]) -> None:
+    """Refuse budgets that move where only even spending is covered."""
+    where = f"spending = {privacy.spending.policy}: must be even"
+    if any(charge.sampling_rate < 1 for charge in charges):
+        raise InputError(f"{where} for {method.name}, whose sampled releases are frozen as a whole")
+    if privacy.scope != "total" or method.label:
+        raise InputError(f"{where} where a budget does not cover the whole training")
+
+
+@lru_cache(maxsize=4096)
+def _release(
+    noise_multiplier: float,
+    sensitivity: float,
+    adjacency: Adjacency,
+    each: int,
+    sampling_rate: float,
+    unit: str,
+) -> Release:
+    # Each participation asks for the same few.
+    return Release(
+        noise_multiplier=noise_multiplier,
+        sensitivity=sensitivity,
+        adjacency=adjacency,
+        count=each,
+        sampling_rate=sampling_rate,
+        unit=unit,
     )
 
 

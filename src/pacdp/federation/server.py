@@ -11,9 +11,10 @@ import torch
 
 from pacdp.clipping import Bounded, SystemNoise, release
 from pacdp.errors import InputError
-from pacdp.federation.client import Broadcast, NoiseOf, Reply
+from pacdp.federation.messages import Broadcast, Reply
 from pacdp.federation.plan import Plan
 from pacdp.federation.weights import client_weights
+from pacdp.federation.work import NoiseOf
 from pacdp.federation.workbench import Tensors
 
 
@@ -67,7 +68,10 @@ class Server:
         replies = [reply for reply in replies if reply.client not in self.spoiled]
         if replies:
             weights = client_weights(
-                self.plan, [reply.client for reply in replies], round=replies[0].round
+                self.plan,
+                [reply.client for reply in replies],
+                round=replies[0].round,
+                scales=[reply.noise_scale for reply in replies],
             )
             for name, value in self._model.items():
                 moved = sum(

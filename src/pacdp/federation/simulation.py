@@ -3,7 +3,6 @@
 Clients are those of a real federation; only the noise is seeded and the books are kept in memory.
 """
 
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -14,14 +13,17 @@ import numpy as np
 from torch import nn
 
 from pacdp.data import Dataset, Partition
-from pacdp.errors import BudgetExceededError, InputError
+from pacdp.errors import InputError
 from pacdp.federation import metrics
 from pacdp.federation.checkpoint import Checkpoint, Progress
-from pacdp.federation.client import Client, Reply, simulated_noise, simulated_sampler
+from pacdp.federation.client import Client, simulated_noise, simulated_sampler
+from pacdp.federation.engine import EngineName, choose_engine
+from pacdp.federation.messages import Reply
 from pacdp.federation.plan import Plan
 from pacdp.federation.server import Server
 from pacdp.federation.workbench import Tensors, Workbench
-from pacdp.privacy import Book, MemoryBook
+from pacdp.privacy import Book, MemoryBook, Release, total_mu
+from pacdp.privacy.filter import listed
 
 Row = dict[str, Any]
 # Told each round when it is over.
@@ -55,12 +57,11 @@ class Result:
     def _client(self, number: int) -> Row:
         plan, task, book = self.plan, self.plan.clients[number], self.books[number]
         # Of this run; its book may hold others as well.
-        made = 0 if book is None else book.released(plan.run)
+        made = [] if book is None else listed(book.made(plan.run))
         planned = plan.planned(number)
-        realised = plan.certified(number, made // task.each if made else 0)
+        realised = plan.certified(made)
         noises = [charge.noise_multiplier for charge in task.charges]
         sampled = [charge.sampling_rate for charge in task.charges if charge.sampling_rate < 1]
-        cost = sum(charge.each / charge.z**2 for charge in task.charges)
         return {
             "id": task.name,
             "records": task.records,
@@ -72,12 +73,10 @@ class Result:
             "delta": plan.privacy.delta,
             "adjacency": plan.privacy.adjacency,
             "label": plan.label,
-            "releases": made,
+            "releases": sum(release.count for release in made),
             "releases_planned": task.releases,
             "noise_multiplier": noises if len(noises) > 1 else task.noise_multiplier,
-            "mu_realised": None
-            if realised is None or sampled
-            else math.sqrt(cost * made / max(task.each, 1)),
+            "mu_realised": None if realised is None or sampled else total_mu(made),
             "sampling_rate": min(sampled, default=1.0),
             "refused": self.refused[number],
             "failed": self.failed[number],
@@ -98,13 +97,16 @@ def simulate(
     checkpoint: Checkpoint | None = None,
     device: str = "cpu",
     make: Callable[[], nn.Module] | None = None,
+    engine: EngineName = "auto",
 ) -> Result:
     """Run the plan on the clients of a partition.
 
     ``books`` are the clients' ledgers; by default they are kept in memory. ``failure_rate`` is the
     probability that a client that is asked fails: half of those before they have paid, half after,
     when the release is paid for and lost. With a ``checkpoint`` the run goes on where it stood.
-    ``make`` gives a model of one's own.
+    ``make`` gives a model of one's own. ``engine`` says how a round is computed
+    (:mod:`pacdp.federation.engine`): the numbers are the same to rounding, and ``one-by-one`` is
+    for looking for mistakes.
 
     >>> from pacdp.data import load, partition
     >>> from pacdp.federation import Privacy, Training, make_plan
@@ -137,35 +139,34 @@ def simulate(
     refused: Counter[int] = Counter({} if done is None else done.refused)
     failed: Counter[int] = Counter({} if done is None else done.failed)
     history: list[Row] = [] if done is None else list(done.history)
+    computing = choose_engine(engine, bench, make=lambda: Workbench(plan, device=device, make=make))
+    clients = [
+        Client(
+            *(number, plan, records[number]),
+            book=book,
+            noise=simulated_noise(plan.seed, number),
+            sampler=simulated_sampler(plan.seed, number),
+            workbench=bench,
+        )
+        for number, book in enumerate(held)
+    ]
     if done is not None:
+        if done.engine != computing.name:
+            raise InputError(f"engine = {computing.name}: must be {done.engine}, as it was begun")
         server.restore(done.server)
-        _replay(plan, held, done.answers)
+        _replay(plan, held, done.made)
         started -= done.seconds
     predicted = np.empty(0)
     for number in range(len(history), plan.rounds):
-        broadcast = server.broadcast(number)
-        replies: list[Reply] = []
-        for client in plan.participants(number):
-            before, after = _failure(plan.seed, number, client, failure_rate)
-            if before:
-                failed[client] += 1
-                continue
-            try:
-                worker = Client(
-                    *(client, plan, records[client]),
-                    book=held[client],
-                    noise=simulated_noise(plan.seed, client),
-                    sampler=simulated_sampler(plan.seed, client),
-                    workbench=bench,
-                )
-                reply = worker.answer(broadcast)
-            except BudgetExceededError:
-                refused[client] += 1
-                continue
-            if after:
-                failed[client] += 1
-            else:
-                replies.append(reply)
+        asked = plan.participants(number)
+        fails = {client: _failure(plan.seed, number, client, failure_rate) for client in asked}
+        there = [clients[client] for client in asked if not fails[client][0]]
+        found = computing.round(there, server.broadcast(number))
+        answered = [one for one in found.values() if isinstance(one, Reply)]
+        replies = [reply for reply in answered if not fails[reply.client][1]]
+        refused.update(client for client, one in found.items() if not isinstance(one, Reply))
+        failed.update(client for client in asked if fails[client][0])
+        failed.update(reply.client for reply in answered if fails[reply.client][1])
         server.combine(replies)
         failed.update(server.spoiled)
         server.finish_round(number)
@@ -187,7 +188,8 @@ def simulate(
                 Progress(
                     round=number + 1,
                     server=server.state(),
-                    answers=_answers(plan, held),
+                    engine=computing.name,
+                    made=_made(plan, held),
                     refused=dict(refused),
                     failed=dict(failed),
                     history=history,
@@ -218,26 +220,29 @@ def _books(plan: Plan) -> list[Book | None]:
     return [None if budget is None else MemoryBook(budget) for budget in budgets]
 
 
-def _answers(plan: Plan, books: Sequence[Book | None]) -> dict[int, int]:
-    """How often each client has paid for an answer."""
+def _made(plan: Plan, books: Sequence[Book | None]) -> dict[int, list[dict[str, Any]]]:
+    """The releases that each client has paid for."""
     return {
-        number: book.released(plan.run) // plan.clients[number].each
+        number: [release.to_dict() for release in listed(book.made(plan.run))]
         for number, book in enumerate(books)
         if book is not None
     }
 
 
-def _replay(plan: Plan, books: Sequence[Book | None], answers: Mapping[int, int]) -> None:
+def _replay(
+    plan: Plan, books: Sequence[Book | None], made: Mapping[int, list[dict[str, Any]]]
+) -> None:
     """Bring new books to where they stood."""
-    for number, times in answers.items():
+    for number, releases in made.items():
         book = books[number]
-        if book is None or not times:
+        if book is None or not releases:
             continue
         for release in plan.participation(number):
-            whole = plan.clients[number].participations
             if release.sampled:
-                book.freeze(release.times(release.count * whole), run=plan.run, label=plan.label)
-            book.reserve(release.times(release.count * times), run=plan.run, label=plan.label)
+                whole = release.times(release.count * plan.clients[number].participations)
+                book.freeze(whole, run=plan.run, label=plan.label)
+        again = [Release(**values) for values in releases]
+        book.reserve(*again, run=plan.run, label=plan.label)
 
 
 def _spent(books: Sequence[Book | None]) -> float | None:

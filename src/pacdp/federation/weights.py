@@ -14,7 +14,13 @@ from pacdp.checks import FloatArray
 from pacdp.federation.plan import Plan
 
 
-def client_weights(plan: Plan, answered: Sequence[int], *, round: int) -> FloatArray:  # noqa: A002
+def client_weights(
+    plan: Plan,
+    answered: Sequence[int],
+    *,
+    round: int,  # noqa: A002
+    scales: Sequence[float] | None = None,
+) -> FloatArray:
     """One weight for each client that answered; they add up to one.
 
     ====================  ===============================================
@@ -25,7 +31,7 @@ def client_weights(plan: Plan, answered: Sequence[int], *, round: int) -> FloatA
     ``inverse-variance``  (divisor_i/(z_i·C_i))², whatever the size
     ====================  ===============================================
 
-    Methods without noise weigh by size.
+    Methods without noise weigh by size. ``scales`` are those of the noise, where budgets move.
     """
     tasks = [plan.clients[number] for number in answered]
     sizes = np.array([task.records for task in tasks], float)
@@ -33,6 +39,8 @@ def client_weights(plan: Plan, answered: Sequence[int], *, round: int) -> FloatA
     known = np.array([noise for noise in noises if noise is not None], float)
     if len(known) < len(tasks):
         return sizes / sizes.sum()
+    if scales is not None:
+        known *= scales
     rule = plan.server.weights
     if rule == "epsilon":
         raw = sizes * np.array([task.epsilon for task in tasks])

@@ -8,7 +8,7 @@ was certified.
 from pacdp.privacy.accountants import ACCOUNTANTS
 from pacdp.privacy.accounting import Calibration, account, calibrate, calibrate_sampling_rate
 from pacdp.privacy.book import Book, MemoryBook
-from pacdp.privacy.filter import Filter
+from pacdp.privacy.filter import Filter, Tally
 from pacdp.privacy.gaussian import delta_for, epsilon_for, mu_for
 from pacdp.privacy.guarantee import DEFAULT_DELTA, Adjacency, Guarantee, Scope
 from pacdp.privacy.ledger import Entry, Ledger
@@ -27,6 +27,7 @@ __all__ = [
     "MemoryBook",
     "Release",
     "Scope",
+    "Tally",
     "account",
     "calibrate",
     "calibrate_sampling_rate",

@@ -5,22 +5,23 @@ by the same arithmetic and with the same refusals.
 """
 
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Protocol
 
 from pacdp.errors import BudgetExceededError
-from pacdp.privacy.filter import Filter
+from pacdp.privacy.filter import Filter, Tally
 from pacdp.privacy.guarantee import Guarantee
 from pacdp.privacy.releases import Release
 
 
-def refuse_more(releases: Sequence[Release], made: int, *, run: str, at_most: int | None) -> None:
+def refuse_more(releases: Sequence[Release], made: Tally, *, run: str, at_most: int | None) -> None:
     """Refuse releases with which a run would have made more than it may."""
     wanted = sum(release.count for release in releases)
-    if at_most is not None and made + wanted > at_most:
+    if at_most is not None and made.total() + wanted > at_most:
         raise BudgetExceededError(
-            f"the run {run} has made {made} releases of {at_most} planned, and asks for {wanted}"
+            f"the run {run} has made {made.total()} releases of {at_most} planned, and asks for "
+            f"{wanted}"
         )
 
 
@@ -42,8 +43,8 @@ class Book(Protocol):
     def freeze(self, plan: Release, *, run: str, label: str = "") -> object:
         """Charge a Poisson-sampled plan as a whole, before anything is released."""
 
-    def released(self, run: str) -> int:
-        """How many releases the run has made so far."""
+    def made(self, run: str) -> Tally:
+        """The releases that the run has made so far."""
 
 
 class MemoryBook:
@@ -52,13 +53,13 @@ class MemoryBook:
     >>> from pacdp.privacy import Adjacency, calibrate
     >>> book = MemoryBook(Guarantee(epsilon=0.5, adjacency=Adjacency.ZERO_OUT))
     >>> book.reserve(calibrate(epsilon=0.5, releases=13).release(), run="first")
-    >>> book.released("first"), str(book.filter.realised)
+    >>> book.made("first").total(), str(book.filter.realised)
     (13, 'ε = 0.5 at δ = 1e-05, zero-out (exact)')
     """
 
     def __init__(self, budget: Guarantee) -> None:
         self.filter = Filter(budget)
-        self._runs: Counter[str] = Counter()
+        self._runs: defaultdict[str, Tally] = defaultdict(Counter)
         # Looking and spending are one step, whoever else asks.
         self._lock = threading.Lock()
 
@@ -69,12 +70,13 @@ class MemoryBook:
         with self._lock:
             refuse_more(releases, self._runs[run], run=run, at_most=at_most)
             self.filter = self.filter.spend(*releases)
-            self._runs[run] += sum(release.count for release in releases)
+            for release in releases:
+                self._runs[run][release.times(1)] += release.count
 
     def freeze(self, plan: Release, *, run: str, label: str = "") -> None:
         """Charge a Poisson-sampled plan as a whole, before anything is released."""
         self.filter = self.filter.freeze(plan)
 
-    def released(self, run: str) -> int:
-        """How many releases the run has made so far."""
-        return self._runs[run]
+    def made(self, run: str) -> Tally:
+        """The releases that the run has made so far."""
+        return Counter(self._runs[run])

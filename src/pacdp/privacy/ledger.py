@@ -28,6 +28,7 @@ pacdp.errors.BudgetExceededError: ...hospital.ledger: would reach ε = 0.52... l
 import json
 import re
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
@@ -39,7 +40,7 @@ from pacdp.checks import text, word
 from pacdp.errors import BudgetExceededError, InputError, LedgerError
 from pacdp.privacy.book import refuse_more
 from pacdp.privacy.chain import Chain, Link
-from pacdp.privacy.filter import Filter
+from pacdp.privacy.filter import Filter, Tally
 from pacdp.privacy.guarantee import Adjacency, Guarantee
 from pacdp.privacy.releases import Release
 
@@ -165,14 +166,14 @@ class Ledger:
             [("freeze", _marks(run, label) | plan.to_dict())],
         )[0]
 
-    def released(self, run: str) -> int:
-        """How many releases the run has made so far.
+    def made(self, run: str) -> Tally:
+        """The releases that the run has made so far.
 
         >>> import tempfile
         >>> from pacdp.privacy import Adjacency, Guarantee, Ledger, Release
         >>> path = Path(tempfile.mkdtemp()) / "a.ledger"
         >>> budget = Guarantee(epsilon=0.5, adjacency=Adjacency.ZERO_OUT)
-        >>> Ledger.create(path, client="a", budget=budget).released("first")
+        >>> Ledger.create(path, client="a", budget=budget).made("first").total()
         0
         """
         return _made(self.entries, run)
@@ -275,10 +276,13 @@ class Ledger:
         return state
 
 
-def _made(entries: Sequence[Entry], run: str) -> int:
-    """How many releases of a run the entries hold."""
-    mine = [e for e in entries if e.kind == "release" and e.content.get("run") == run]
-    return sum(int(entry.content["count"]) for entry in mine)
+def _made(entries: Sequence[Entry], run: str) -> Tally:
+    """The releases of a run that the entries hold."""
+    made: Tally = Counter()
+    for entry in entries:
+        if entry.kind == "release" and entry.content.get("run") == run:
+            made[entry.release.times(1)] += entry.release.count
+    return made
 
 
 def _marks(run: str, label: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Self
 
 from pacdp.checks import count, positive, rate, single, word
@@ -92,13 +93,13 @@ class Release:
         """Whether records were Poisson-sampled, so that only some accountants apply."""
         return self.sampling_rate < 1
 
-    def times(self, count: int) -> Self:
+    def times(self, count: int) -> "Release":
         """The same release, made ``count`` times.
 
         >>> Release.clipped_sum(noise_multiplier=1, adjacency=Adjacency.ZERO_OUT).times(5).count
         5
         """
-        return replace(self, count=count)
+        return self if count == self.count else _times(self, count)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; ``Release(**values)`` reads them back.
@@ -115,6 +116,12 @@ class Release:
             "sampling_rate": self.sampling_rate,
             "unit": self.unit,
         }
+
+
+@lru_cache(maxsize=4096)
+def _times(release: Release, count: int) -> Release:
+    # Every debit asks for this, of the same few releases, and checking them anew takes longer.
+    return replace(release, count=count)
 
 
 def total_mu(releases: Iterable[Release]) -> float:

@@ -1,0 +1,209 @@
+"""The clients of a round in one tensor program.
+
+Clients that do the same steps on models of the same shape are one batch of small models. Each has
+its own records, bound, noise and book; only the arithmetic is shared. For plain chains and for
+methods that train by the loop that most share (:meth:`pacdp.methods.Method.train`).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pacdp.clipping import StackedGradient, release_stacked
+from pacdp.clipping.chain import LinearStep
+from pacdp.errors import BudgetExceededError, located
+from pacdp.federation.client import Client
+from pacdp.federation.messages import Broadcast, Reply
+from pacdp.federation.threads import on_threads
+from pacdp.federation.work import local_batches
+from pacdp.federation.workbench import Tensors, Workbench, stepper
+from pacdp.methods import Method
+
+# So many numbers of records are in one program at most: what a core keeps near.
+LARGEST_STACK = 2**20
+
+
+def cannot_stack(bench: Workbench) -> str:
+    """Why the clients of a plan cannot be computed together; nothing if they can."""
+    plan = bench.plan
+    chain = bench.gradient.chain
+    if type(plan.made_method).train is not Method.train:
+        return f"{plan.method} trains in its own way; must be a method with the common loop"
+    if plan.unit != "record":
+        return f"one {plan.unit} at a time is clipped; must be one record"
+    if chain is None or not chain.fits(len(plan.shape)):
+        return (
+            "the model cannot be stacked; must be a Sequential of Linear, Conv2d, ReLU, Tanh, "
+            "MaxPool2d and Flatten"
+        )
+    if any(len(t.charges) != 1 or t.charges[0].sampling_rate < 1 for t in plan.clients):
+        return f"{plan.method} does not release one clipped sum a step"
+    return ""
+
+
+def worth_stacking(bench: Workbench) -> bool:
+    """Whether it is faster so: products of matrices are, convolutions of many models are not."""
+    chain = bench.gradient.chain
+    return chain is not None and all(
+        isinstance(step, LinearStep) or not hasattr(step, "weight") for step in chain.steps
+    )
+
+
+@dataclass(frozen=True)
+class _Paid:
+    """A client that has paid, and the scale of its noise."""
+
+    client: Client
+    scale: float
+
+
+class Stack:
+    """Computes a round's clients together."""
+
+    name = "stacked"
+
+    def __init__(self, bench: Workbench) -> None:
+        self._bench = bench
+        self._plan = bench.plan
+        self._gradient = StackedGradient(bench.model, bench.loss, adjacency=bench.plan.adjacency)
+
+    def round(
+        self, clients: Sequence[Client], broadcast: Broadcast
+    ) -> dict[int, Reply | BudgetExceededError]:
+        """Each client's answer, in the order they were given."""
+        self._bench.load(broadcast.model)
+        found: dict[int, Reply | BudgetExceededError] = {}
+        paid: list[_Paid] = []
+        for client in clients:
+            try:
+                paid.append(_Paid(client, client.accept(broadcast)))
+            except BudgetExceededError as error:
+                found[client.number] = error
+        trained = on_threads(lambda group: self._train(group, broadcast), list(_groups(paid)))
+        found |= {reply.client: reply for replies in trained for reply in replies}
+        return {client.number: found[client.number] for client in clients}
+
+    def _train(self, group: Sequence[_Paid], broadcast: Broadcast) -> list[Reply]:
+        """The common loop, for all of a group at once. The clients with most steps come first."""
+        plan, number = self._plan, broadcast.round
+        tasks = [paid.client.task for paid in group]
+        method = plan.made_method
+        bounds = [method.bound(t.epsilon, round=number, rounds=plan.rounds) for t in tasks]
+        zs = [t.charges[0].z * p.scale for t, p in zip(tasks, group, strict=True)]
+        divisors = [task.divisor for task in tasks]
+        parameters = self._gradient.parameters(models=len(group))
+        move = stepper(plan.training.optimiser, parameters)
+        batches = _Batches(group, number, self._bench.device)
+        ended: list[Tensors] = []
+        for step in range(tasks[0].steps):
+            active = sum(task.steps > step for task in tasks)
+            inputs, targets, present = batches.next(active)
+            try:
+                sums = self._gradient(
+                    {name: value[:active] for name, value in parameters.items()},
+                    *(inputs, targets),
+                    clipping_bounds=bounds[:active],
+                    present=present,
+                )
+                noise = [paid.client.noise(number, step) for paid in group[:active]]
+                released = release_stacked(
+                    sums, z=zs[:active], divisors=divisors[:active], noise=noise
+                )
+            except Exception as error:
+                raise located(error, _where(group[:active], number, step)) from error
+            if active < len(group):
+                # Those that are done stand still, or would if an optimiser had no memory.
+                released = {
+                    name: torch.cat([value, torch.zeros_like(parameters[name][active:])])
+                    for name, value in released.items()
+                }
+            move(released)
+            done = sum(task.steps > step + 1 for task in tasks)
+            ended += [
+                {
+                    name: value[m] - broadcast.model[name].to(value)
+                    for name, value in parameters.items()
+                }
+                for m in range(active - 1, done - 1, -1)
+            ]
+        return [
+            Reply(paid.client.number, number, update, noise_scale=paid.scale)
+            for paid, update in zip(reversed(group), ended, strict=True)
+        ]
+
+
+class _Batches:
+    """The records of each step of a group, side by side and padded."""
+
+    def __init__(self, group: Sequence[_Paid], round: int, device: str) -> None:  # noqa: A002
+        held = [paid.client.records.tensors(device) for paid in group]
+        self._sizes = [len(inputs) for inputs, _ in held]
+        self._longest = max(self._sizes)
+        self._inputs = _padded([inputs for inputs, _ in held])
+        self._targets = _padded([targets for _, targets in held])
+        self._orders = [
+            local_batches(paid.client.plan, paid.client.number, round) for paid in group
+        ]
+
+    def next(self, active: int) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Inputs and targets (models, examples, ...) and which are there, of the first clients."""
+        chosen = [next(order) for order in self._orders[:active]]
+        if all(one is None for one in chosen):
+            return (
+                self._inputs[:active],
+                self._targets[:active],
+                self._present(self._sizes[:active]),
+            )
+        lists = [
+            np.arange(size) if one is None else one
+            for one, size in zip(chosen, self._sizes, strict=False)
+        ]
+        lengths = [len(one) for one in lists]
+        index = np.zeros((active, max(lengths)), np.int64)
+        for row, one in enumerate(lists):
+            index[row, : len(one)] = one
+        index += np.arange(active)[:, None] * self._longest
+        flat = torch.from_numpy(index).to(self._inputs.device)
+        inputs, targets = self._inputs.flatten(0, 1)[flat], self._targets.flatten(0, 1)[flat]
+        return inputs, targets, self._present(lengths)
+
+    def _present(self, lengths: Sequence[int]) -> Tensor | None:
+        longest = max(lengths)
+        if min(lengths) == longest:
+            return None
+        device = self._inputs.device
+        return torch.arange(longest, device=device) < torch.tensor(lengths, device=device)[:, None]
+
+
+def _padded(parts: Sequence[Tensor]) -> Tensor:
+    """(parts, longest, ...), with zeros where a part is shorter."""
+    return torch.nn.utils.rnn.pad_sequence(list(parts), batch_first=True)
+
+
+def _groups(paid: Sequence[_Paid]) -> Iterator[list[_Paid]]:
+    """Clients of similar size together, the largest first, within what memory allows."""
+    group: list[_Paid] = []
+    # More records are never fewer steps.
+    for one in sorted(paid, key=lambda p: p.client.task.records, reverse=True):
+        if group:
+            largest = group[0].client.task.records
+            width = int(np.prod(one.client.plan.shape))
+            full = (len(group) + 1) * largest * width > LARGEST_STACK
+            if full or 2 * one.client.task.records < largest:
+                yield group
+                group = []
+        group.append(one)
+    if group:
+        yield group
+
+
+def _where(group: Sequence[_Paid], round: int, step: int) -> str:  # noqa: A002
+    names = ", ".join(paid.client.task.name for paid in group[:3])
+    more = f" and {len(group) - 3} more" if len(group) > 3 else ""
+    return (
+        f"clients {names}{more}, round {round + 1}, step {step + 1} "
+        "(the engine one-by-one says which client)"
+    )

@@ -1,0 +1,256 @@
+"""However a round is computed, the numbers are the same."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from pacdp.clipping import StackedGradient
+from pacdp.curve import Curve
+from pacdp.data import Dataset, Records, load, partition
+from pacdp.errors import InputError, TrainingError
+from pacdp.federation import (
+    Model,
+    Optimiser,
+    Privacy,
+    Spending,
+    Training,
+    Workbench,
+    make_plan,
+    simulate,
+)
+from pacdp.federation.engine import choose_engine
+from pacdp.methods import method
+
+HEART = load("heart")
+HOSPITALS = partition(HEART, "natural")
+CURVE = {"curve": Curve(family="power", coefficients=(0.5, 0.25))}
+
+
+def larger(records):
+    """Digits of 16 x 16 pixels, as the CNN needs them."""
+    pixels = records.features.repeat(2, axis=2).repeat(2, axis=3)
+    return Records(features=pixels[:400], labels=records.labels[:400])
+
+
+SMALL = load("digits")
+DIGITS = Dataset(
+    name="digits",
+    train=larger(SMALL.train),
+    test=larger(SMALL.test),
+    classes=SMALL.classes,
+    provenance=SMALL.provenance,
+)
+
+
+def plan(parts, data, **changes):
+    values = {
+        "sizes": parts.named_sizes,
+        "shape": data.shape,
+        "classes": len(data.classes),
+        "method": method("fixed"),
+        "training": Training(rounds=3, local_epochs=2, batch=64),
+        "privacy": Privacy(epsilon=1.0),
+    }
+    return make_plan(**values | changes)
+
+
+def same(one, other):
+    """The same model to rounding, and the same books."""
+    for name, value in one.model.items():
+        torch.testing.assert_close(value, other.model[name], rtol=1e-4, atol=1e-5)
+    for mine, theirs in zip(one.clients(), other.clients(), strict=True):
+        for key in ("epsilon_realised", "releases", "refused", "failed", "mu_realised"):
+            assert mine[key] == theirs[key], key
+    assert [row["answered"] for row in one.history] == [row["answered"] for row in other.history]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    name=st.sampled_from(["pac-dp", "fixed", "dp-fedavg"]),
+    kind=st.sampled_from(["iid", "quantity"]),
+    clients=st.integers(2, 12),
+    share=st.sampled_from([0.5, 1.0]),
+    batch=st.sampled_from(["full", 7, 30]),
+    work=st.sampled_from([{"local_epochs": 2}, {"local_steps": 3}]),
+    optimiser=st.sampled_from(["sgd", "momentum", "adam"]),
+    adjacency=st.sampled_from(["zero-out", "replace-one"]),
+    policy=st.sampled_from(["even", "late", "replan"]),
+    failures=st.sampled_from([0.0, 0.3]),
+    seed=st.integers(0, 99),
+)
+def test_together_or_one_by_one(
+    name, kind, clients, share, batch, work, optimiser, adjacency, policy, failures, seed
+):
+    parts = partition(HEART, kind, clients=clients, seed=seed)
+    random = np.random.default_rng(seed)
+    made = plan(
+        parts,
+        HEART,
+        method=method(name, CURVE if name == "pac-dp" else {}),
+        training=Training(
+            rounds=3,
+            clients_per_round=max(1, int(share * clients)),
+            sampling="uniform",
+            cap=0.5,
+            batch=batch,
+            optimiser=Optimiser(name=optimiser, lr=0.05),
+            **work,
+        ),
+        privacy=Privacy(
+            epsilon=tuple(random.uniform(0.5, 5, clients)),
+            adjacency=adjacency,
+            spending=Spending(policy=policy),
+        ),
+        seed=seed,
+    )
+    one, other = (
+        simulate(made, HEART, parts, engine=engine, failure_rate=failures)
+        for engine in ("one-by-one", "stacked")
+    )
+    same(one, other)
+
+
+@pytest.mark.parametrize("engine", ["stacked", "threads"])
+@pytest.mark.parametrize("model", [Model(name="cnn"), Model(name="mlp", settings={"hidden": 8})])
+def test_images_of_clients_that_differ(engine, model):
+    parts = partition(DIGITS, "quantity", clients=5, seed=1)
+    made = plan(parts, DIGITS, model=model, training=Training(rounds=2, local_epochs=1, batch=50))
+    same(
+        simulate(made, DIGITS, parts, engine="one-by-one"),
+        simulate(made, DIGITS, parts, engine=engine),
+    )
+
+
+@pytest.mark.parametrize("name", ["aqc", "nbafl", "fedavg", "rpdp-fl"])
+def test_on_threads_any_method(name):
+    made = plan(HOSPITALS, HEART, method=method(name))
+    same(
+        simulate(made, HEART, HOSPITALS, engine="one-by-one"),
+        simulate(made, HEART, HOSPITALS, engine="threads"),
+    )
+
+
+def test_a_regression_is_stacked_as_well():
+    random = np.random.default_rng(0)
+    features = random.normal(size=(60, 3)).astype(np.float32)
+    records = Records(features=features, labels=features.sum(1))
+    data = Dataset(
+        name="line", train=records, test=records, classes=(), provenance=HEART.provenance
+    )
+    parts = partition(data, "iid", clients=3)
+    made = plan(parts, data, classes=0)
+    same(
+        simulate(made, data, parts, engine="one-by-one"),
+        simulate(made, data, parts, engine="stacked"),
+    )
+
+
+def test_a_record_that_is_not_finite_counts_for_nothing_in_a_stack():
+    """A gradient that overflows is left out of its own client's sum, and of nobody else's."""
+    features = HEART.train.features.copy()
+    features[3] = 1e30
+    data = replace(HEART, train=replace(HEART.train, features=features))
+    parts = partition(data, "natural")
+    made = plan(parts, data)
+    one = simulate(made, data, parts, engine="one-by-one")
+    other = simulate(made, data, parts, engine="stacked")
+    assert all(bool(torch.isfinite(value).all()) for value in other.model.values())
+    same(one, other)
+
+
+def test_many_clients_are_computed_in_several_programs(monkeypatch):
+    """What memory allows is not what a round asks for."""
+    parts = partition(HEART, "iid", clients=20)
+    made = plan(parts, HEART)
+    whole = simulate(made, HEART, parts, engine="stacked")
+    sizes = []
+    original = StackedGradient.__call__
+
+    def counted(self, parameters, inputs, *rest, **more):
+        sizes.append(len(inputs))
+        return original(self, parameters, inputs, *rest, **more)
+
+    monkeypatch.setattr("pacdp.federation.stack.LARGEST_STACK", 13 * 30 * 3)
+    monkeypatch.setattr(StackedGradient, "__call__", counted)
+    same(whole, simulate(made, HEART, parts, engine="stacked"))
+    assert max(sizes) <= 3
+
+
+class Net(nn.Module):
+    """No chain, and it breaks on its third batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(13, 2)
+        self.calls = 0
+
+    def forward(self, inputs):
+        self.calls += 1
+        if self.calls > 6:
+            raise RuntimeError("a mistake\nof two lines")
+        return self.layer(inputs)
+
+
+def test_a_mistake_names_client_round_and_step():
+    made = plan(HOSPITALS, HEART)
+    with pytest.raises(TrainingError) as raised:
+        simulate(made, HEART, HOSPITALS, make=Net, engine="one-by-one")
+    said = str(raised.value)
+    assert said.startswith("client cleveland, round 1, step ")
+    assert "RuntimeError: a mistake of two lines" in said
+
+
+def test_a_mistake_in_a_stack_says_how_to_find_it(monkeypatch):
+    def broken(*_, **__):
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr(StackedGradient, "__call__", broken)
+    with pytest.raises(TrainingError, match="round 1, step 1 .the engine one-by-one .*no memory"):
+        simulate(plan(HOSPITALS, HEART), HEART, HOSPITALS)
+
+
+@pytest.mark.parametrize(
+    ("changes", "chosen"),
+    [
+        ({}, "stacked"),
+        ({"method": method("aqc")}, "one-by-one"),
+        ({"model": Model(name="mlp")}, "stacked"),
+    ],
+)
+def test_the_engine_that_fits_is_chosen(changes, chosen):
+    bench = Workbench(plan(HOSPITALS, HEART, **changes))
+    assert choose_engine("auto", bench, make=lambda: bench).name == chosen
+
+
+@pytest.mark.parametrize(("cores", "chosen"), [(1, "one-by-one"), (2, "threads")])
+def test_convolutions_use_the_cores(monkeypatch, cores, chosen):
+    parts = partition(DIGITS, "iid", clients=4)
+    bench = Workbench(plan(parts, DIGITS, model=Model(name="cnn")))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: cores)
+    assert choose_engine("auto", bench, make=lambda: bench).name == chosen
+
+
+@pytest.mark.parametrize(
+    ("engine", "changes", "message"),
+    [
+        ("stacked", {"method": method("aqc")}, "engine = stacked: aqc trains in its own way"),
+        ("stacked", {"make": Net}, "engine = stacked: the model cannot be stacked"),
+        ("threads", {"make": Net}, "engine = threads: the model may draw random numbers"),
+        ("stakced", {}, "engine = 'stakced'.*stacked"),
+    ],
+)
+def test_an_engine_that_does_not_fit_is_refused(engine, changes, message):
+    made = plan(HOSPITALS, HEART, **{k: v for k, v in changes.items() if k == "method"})
+    with pytest.raises(InputError, match=message):
+        simulate(made, HEART, HOSPITALS, engine=engine, make=changes.get("make"))
+
+
+def test_threads_leave_torch_as_it_was():
+    before = torch.get_num_threads()
+    simulate(plan(HOSPITALS, HEART), HEART, HOSPITALS, engine="threads")
+    assert torch.get_num_threads() == before
