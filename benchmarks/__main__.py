@@ -5,11 +5,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import accounting, clipping
+from benchmarks import accounting, clipping, federation
 from benchmarks.harness import Row, write
 
 OUT = Path("build/bench.json")
-SUITES = (accounting, clipping)
+SUITES = (accounting, clipping, federation)
 
 
 def main() -> None:

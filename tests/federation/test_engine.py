@@ -210,7 +210,7 @@ def test_a_mistake_in_a_stack_says_how_to_find_it(monkeypatch):
         raise RuntimeError("no memory")
 
     monkeypatch.setattr(StackedGradient, "__call__", broken)
-    with pytest.raises(TrainingError, match="round 1, step 1 .the engine one-by-one .*no memory"):
+    with pytest.raises(TrainingError, match=r"round 1, step 1 .the engine one-by-one .*no memory"):
         simulate(plan(HOSPITALS, HEART), HEART, HOSPITALS)
 
 

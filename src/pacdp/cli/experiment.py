@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from rich.console import Console
@@ -25,6 +25,7 @@ from pacdp.errors import InputError
 if TYPE_CHECKING:
     from pacdp.experiments import Experiment, Prepared
     from pacdp.federation import Plan
+    from pacdp.federation.engine import EngineName
     from pacdp.methods import Method
 
 Name = Annotated[
@@ -85,6 +86,7 @@ def plan_command(
             f"({training.sampling})",
             "a participation": f"{work}; {training.optimiser.name}, lr {training.optimiser.lr:g}",
             **_clamped(made),
+            **_spending(made),
             "server": f"{made.server.optimiser}, weights by {made.server.weights}",
             "bytes a round": f"{price.bytes_per_round:,} up and down",
             "local steps": f"{price.steps:,}, about {tables.duration(price.seconds)} on one core",
@@ -139,11 +141,18 @@ def run_command(
         Path | None, typer.Option(help="Also write TensorBoard events into this folder.")
     ] = None,
     device: options.Device = "cpu",
+    engine: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|stacked|threads|one-by-one",
+            help="How a round is computed; one-by-one names the client where something breaks.",
+        ),
+    ] = "auto",
     as_json: options.Json = False,
 ) -> None:
     """Train, and say what came of it: accuracy, and each client's certified ε."""
     from pacdp.experiments import RunFolder, prepare, read_experiment
-    from pacdp.experiments.execute import execute, summary
+    from pacdp.experiments.execute import execute, refuse_engine, summary
 
     experiment = read_experiment(name, profile=profile, changes=changes or [])
     chosen = _method(experiment, method)
@@ -151,6 +160,7 @@ def run_command(
         raise InputError("--resume: needs --out, the folder of the stopped run")
     write_events = _events(tensorboard)
     prepared = prepare(experiment, method=chosen, seed=_seed(seed), device=options.device(device))
+    refuse_engine(prepared, engine, device=device)
     folder = None if out is None else RunFolder(out, prepared, resume=resume)
     with _rounds(f"{experiment.name}, {chosen.name}", prepared.plan.rounds) as advance:
 
@@ -161,7 +171,13 @@ def run_command(
                 folder.row(row)
 
         kept = None if folder is None else folder.checkpoint
-        result = execute(prepared, observe=observe, checkpoint=kept, device=device)
+        result = execute(
+            prepared,
+            observe=observe,
+            checkpoint=kept,
+            device=device,
+            engine=cast("EngineName", engine),
+        )
     found = summary(prepared, result, profile=profile)
     if folder is not None:
         folder.finish(result, found)
@@ -243,6 +259,21 @@ def _clamped(plan: "Plan") -> dict[str, str]:
         return {}
     shown = ", ".join(f"{epsilon:g}" for epsilon in outside)
     return {"note": f"F is made for ε from {domain[0]:g} to {domain[1]:g}; {shown} gets its end"}
+
+
+def _spending(plan: "Plan") -> dict[str, str]:
+    """A note where noise is not the same in every participation."""
+    spending = plan.privacy.spending
+    if spending.policy == "even" or not plan.made_method.private:
+        return {}
+    times = max(task.participations for task in plan.clients)
+    if spending.policy == "replan" or times == 1:
+        return {"spending": f"{spending.policy}: what is left, over the rounds that may still come"}
+    first, last = (
+        (times * spending.share(made=made, spent=0.0, planned=times, ahead=times)) ** -0.5
+        for made in (0, times - 1)
+    )
+    return {"spending": f"late: noise is σ/C times {first:.3g} at first and {last:.3g} at last"}
 
 
 def _method(experiment: "Experiment", text: str | None) -> "Method":

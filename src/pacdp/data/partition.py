@@ -4,12 +4,11 @@ Every record is held by exactly one client and no client is empty. Where records
 a unit is never torn apart. A partition is a value that is saved with a run and can be read back.
 """
 
-import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,13 +63,13 @@ class Partition:
         ]
         return dict(zip(self.clients, counts, strict=True))
 
-    def of(self, dataset: Dataset) -> list[Records]:
-        """Each client's own records."""
-        if self.digest != _digest(dataset.train):
+    def of(self, dataset: Dataset) -> "Shares":
+        """Each client's own records, copied out when they are asked for."""
+        if self.digest != dataset.train.digest:
             raise DataError(
                 f"partition of {self.data}: was made for other records than these of {dataset.name}"
             )
-        return [dataset.train.take(index) for index in self.indices]
+        return Shares(dataset.train, self.indices)
 
     def counts(self, dataset: Dataset) -> NDArray[np.int64]:
         """How many records of each class each client holds: (clients, classes)."""
@@ -113,6 +112,28 @@ class Partition:
             return cls(**content, clients=clients, indices=indices)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise DataError(f"{path}: is no partition ({error})") from error
+
+
+class Shares(Sequence[Records]):
+    """The records of each client. Those of clients that nobody asks take no memory."""
+
+    def __init__(self, records: Records, indices: Sequence[NDArray[np.int64]]) -> None:
+        self._records = records
+        self._indices = indices
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    @overload
+    def __getitem__(self, client: int) -> Records: ...
+
+    @overload
+    def __getitem__(self, client: slice) -> list[Records]: ...
+
+    def __getitem__(self, client: int | slice) -> Records | list[Records]:
+        if isinstance(client, slice):
+            return [self._records.take(index) for index in self._indices[client]]
+        return self._records.take(self._indices[client])
 
 
 def partition(
@@ -174,17 +195,8 @@ def partition(
         seed=seed,
         clients=names,
         indices=tuple(indices),
-        digest=_digest(records),
+        digest=records.digest,
     )
-
-
-def _digest(records: Records) -> str:
-    """Of all that identifies the records: what they are, their labels, and whom they belong to."""
-    total = hashlib.sha256(np.ascontiguousarray(records.labels).data)
-    total.update(records.identities().tobytes())
-    if records.units is not None:
-        total.update(np.ascontiguousarray(records.units).data)
-    return total.hexdigest()
 
 
 def _natural(dataset: Dataset) -> tuple[Indices, tuple[str, ...]]:

@@ -7,6 +7,7 @@ Nothing here knows where the records came from or who will train on them.
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -80,6 +81,19 @@ class Records:
         True
         """
         return self.keys if self.keys is not None else digests(self.features)
+
+    @cached_property
+    def digest(self) -> str:
+        """Of all that identifies them: what they are, their labels, and whom they belong to.
+
+        >>> len(Records(features=np.ones((2, 4)), labels=np.zeros(2)).digest)
+        64
+        """
+        total = hashlib.sha256(np.ascontiguousarray(self.labels).data)
+        total.update(self.identities().tobytes())
+        if self.units is not None:
+            total.update(np.ascontiguousarray(self.units).data)
+        return total.hexdigest()
 
     def tensors(self, device: str = "cpu") -> tuple["Tensor", "Tensor"]:
         """Features as float32 (bytes in [0, 1], whole numbers as tokens), and labels.

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from pacdp.experiments.prepare import Prepared
-from pacdp.federation import Checkpoint, Result, simulate
+from pacdp.federation import Checkpoint, Result, Workbench, simulate
+from pacdp.federation.engine import EngineName, choose_engine
 from pacdp.federation.metrics import by_level
 from pacdp.federation.simulation import Observer
 from pacdp.privacy import Book
@@ -21,6 +22,7 @@ def execute(
     books: Sequence[Book | None] | None = None,
     checkpoint: Checkpoint | None = None,
     device: str = "cpu",
+    engine: EngineName = "auto",
 ) -> Result:
     """Run what was prepared."""
     return simulate(
@@ -34,7 +36,14 @@ def execute(
         observe=observe,
         checkpoint=checkpoint,
         device=device,
+        engine=engine,
     )
+
+
+def refuse_engine(prepared: Prepared, engine: str, *, device: str = "cpu") -> None:
+    """Refuse an engine that does not fit the plan, before anything is written."""
+    bench = Workbench(prepared.plan, device=device)
+    choose_engine(engine, bench, make=lambda: bench)
 
 
 def summary(prepared: Prepared, result: Result, *, profile: str | None) -> dict[str, Any]:

@@ -43,6 +43,7 @@ epsilon = 1.0               # or one for each client: [0.1, 0.5, 1.0]
 # epsilon = {{ levels = [0.05, 0.1, 1.0], shares = [0.6, 0.3, 0.1] }}
 delta = 1e-5
 adjacency = "zero-out"      # or "replace-one"
+# spending = {{ policy = "late", growth = 4.0 }}   # even, late or replan
 
 [server]
 weights = "size"            # size, epsilon, inverse-noise, tempered, inverse-variance

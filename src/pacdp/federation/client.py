@@ -58,7 +58,7 @@ class Client:
         self.workbench = workbench or Workbench(plan)
         self.noise = noise or (lambda number, step: SystemNoise())
         self.sampler = sampler or (lambda number, step: np.random.default_rng())
-        self.book = self._checked(book)
+        self.book = checked_book(plan, number, book)
         # One answer at a time: the model on the workbench is one.
         self._lock = threading.Lock()
         self.records = records
@@ -153,30 +153,6 @@ class Client:
             raise BudgetExceededError("its ledger is in use; a sampled plan needs a fresh one")
         self.book.freeze(whole, run=self.plan.run, label=self.plan.label)
 
-    def _checked(self, book: Book | None) -> Book | None:
-        """The book, if it promises the same as the plan; a new one in memory if there is none."""
-        budget = self.plan.budget(self.number)
-        if budget is None:
-            if book is not None:
-                raise InputError(
-                    f"client {self.task.name}: {self.plan.method} has no guarantee, and must have "
-                    "no ledger"
-                )
-            return None
-        if book is None:
-            return MemoryBook(budget)
-        holder = getattr(book, "client", self.task.name)
-        if holder != self.task.name:
-            raise InputError(f"client {self.task.name}: its ledger is that of {holder}")
-        mine = book.filter.budget
-        for name in ("delta", "adjacency", "unit"):
-            if getattr(mine, name) != getattr(budget, name):
-                raise InputError(
-                    f"client {self.task.name}: its ledger has {name} {getattr(mine, name)}, but "
-                    f"the plan has {getattr(budget, name)}"
-                )
-        return book
-
     @contextmanager
     def _own_dropout(self, round: int) -> Iterator[None]:  # noqa: A002
         """Dropout of its own for each client and round, the same in every run."""
@@ -184,6 +160,30 @@ class Client:
             key = f"{self.plan.seed} {self.number} {round}".encode()
             torch.manual_seed(int.from_bytes(hashlib.sha256(key).digest()[:7]))
             yield
+
+
+def checked_book(plan: Plan, client: int, book: Book | None) -> Book | None:
+    """The book, if it promises the same as the plan; a new one in memory if there is none."""
+    name, budget = plan.clients[client].name, plan.budget(client)
+    if budget is None:
+        if book is not None:
+            raise InputError(
+                f"client {name}: {plan.method} has no guarantee, and must have no ledger"
+            )
+        return None
+    if book is None:
+        return MemoryBook(budget)
+    holder = getattr(book, "client", name)
+    if holder != name:
+        raise InputError(f"client {name}: its ledger is that of {holder}")
+    mine = book.filter.budget
+    for part in ("delta", "adjacency", "unit"):
+        if getattr(mine, part) != getattr(budget, part):
+            raise InputError(
+                f"client {name}: its ledger has {part} {getattr(mine, part)}, but the plan has "
+                f"{getattr(budget, part)}"
+            )
+    return book
 
 
 def simulated_noise(seed: int, client: int) -> NoiseOf:

@@ -116,7 +116,7 @@ class Plan(Settings):
         """How many clients are asked in a round."""
         return self.training.asked(len(self.clients))
 
-    @property
+    @cached_property
     def adjacency(self) -> Adjacency:
         """Which data sets are neighbours."""
         return Adjacency.parse(self.privacy.adjacency)
@@ -215,9 +215,7 @@ class Plan(Settings):
         if asked is None:
             return None
         if not self.label:
-            return Guarantee(
-                epsilon=asked, delta=self.privacy.delta, adjacency=self.adjacency, unit=self.unit
-            )
+            return _budget(asked, self.privacy.delta, self.adjacency, self.unit)
         planned = self.planned(client)
         assert planned is not None
         # Inverted and inverted again, on the safe side both times, it must still fit.
@@ -350,6 +348,12 @@ def _refuse_moving(privacy: Privacy, method: Method, charges: Sequence[Charge]) 
         raise InputError(f"{where} for {method.name}, whose sampled releases are frozen as a whole")
     if privacy.scope != "total" or method.label:
         raise InputError(f"{where} where a budget does not cover the whole training")
+
+
+@lru_cache(maxsize=4096)
+def _budget(epsilon: float, delta: float, adjacency: Adjacency, unit: str) -> Guarantee:
+    # One for all who asked for the same.
+    return Guarantee(epsilon=epsilon, delta=delta, adjacency=adjacency, unit=unit)
 
 
 @lru_cache(maxsize=4096)

@@ -8,11 +8,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from pacdp.checks import FloatArray
 from pacdp.clipping import Bounded, SystemNoise, release
 from pacdp.errors import InputError
 from pacdp.federation.messages import Broadcast, Reply
 from pacdp.federation.plan import Plan
+from pacdp.federation.stepper import Stepper
 from pacdp.federation.weights import client_weights
 from pacdp.federation.work import NoiseOf
 from pacdp.federation.workbench import Tensors
@@ -28,15 +31,7 @@ class Server:
             rounds=plan.rounds, tasks=plan.clients, delta=plan.privacy.delta
         )
         self._model = {name: value.clone() for name, value in initial.items()}
-        values = list(self._model.values())
-        rule = plan.server
-        self._optimiser: torch.optim.Optimizer = (
-            torch.optim.Adam(values, lr=rule.lr)
-            if rule.optimiser == "adam"
-            else torch.optim.SGD(
-                values, lr=rule.lr, momentum=rule.momentum if rule.optimiser == "momentum" else 0
-            )
-        )
+        self._move = Stepper.of_server(plan.server, self._model)
         self.public = plan.made_method.start(len(plan.clients))
         self.spoiled: list[int] = []
         self._average: Tensors | None = None
@@ -73,15 +68,7 @@ class Server:
                 round=replies[0].round,
                 scales=[reply.noise_scale for reply in replies],
             )
-            for name, value in self._model.items():
-                moved = sum(
-                    reply.update[name].to(value) * float(weight)
-                    for reply, weight in zip(replies, weights, strict=True)
-                )
-                assert isinstance(moved, torch.Tensor)
-                value.grad = -moved
-            self._optimiser.step()
-            self._optimiser.zero_grad()
+            self._move({name: -_mean(name, replies, weights) for name in self._model})
             self.public = self.plan.made_method.learn(
                 self.public,
                 {r.client: (self.plan.clients[r.client], r.released) for r in replies},
@@ -103,7 +90,7 @@ class Server:
         """All that the next round depends on."""
         return {
             "model": self._model,
-            "optimiser": self._optimiser.state_dict(),
+            "optimiser": self._move.state(),
             "average": self._average,
             "averaged": self._averaged,
             "public": dict(self.public),
@@ -113,7 +100,7 @@ class Server:
         """Stand where :meth:`state` was taken."""
         for name, value in self._model.items():
             value.copy_(state["model"][name])
-        self._optimiser.load_state_dict(state["optimiser"])
+        self._move.restore(state["optimiser"])
         self._average, self._averaged = state["average"], state["averaged"]
         self.public = state["public"]
 
@@ -122,6 +109,14 @@ class Server:
         """The model to be used: the average of the last rounds, or the last one."""
         chosen = self._model if self._average is None else self._average
         return {name: value.detach().clone() for name, value in chosen.items()}
+
+
+def _mean(name: str, replies: Sequence[Reply], weights: FloatArray) -> Tensor:
+    """The weighted mean of one parameter's updates."""
+    total = torch.zeros_like(replies[0].update[name])
+    for reply, weight in zip(replies, weights.tolist(), strict=True):
+        total.add_(reply.update[name].to(total), alpha=weight)
+    return total
 
 
 def _finite(reply: Reply) -> bool:

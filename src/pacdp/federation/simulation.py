@@ -16,13 +16,13 @@ from pacdp.data import Dataset, Partition
 from pacdp.errors import InputError
 from pacdp.federation import metrics
 from pacdp.federation.checkpoint import Checkpoint, Progress
-from pacdp.federation.client import Client, simulated_noise, simulated_sampler
+from pacdp.federation.client import Client, checked_book, simulated_noise, simulated_sampler
 from pacdp.federation.engine import EngineName, choose_engine
 from pacdp.federation.messages import Reply
 from pacdp.federation.plan import Plan
 from pacdp.federation.server import Server
 from pacdp.federation.workbench import Tensors, Workbench
-from pacdp.privacy import Book, MemoryBook, Release, total_mu
+from pacdp.privacy import Book, Release, total_mu
 from pacdp.privacy.filter import listed
 
 Row = dict[str, Any]
@@ -131,25 +131,27 @@ def simulate(
     first = bench.state() if initial is None else initial
     # No client has this number.
     server = Server(plan, first, noise=simulated_noise(plan.seed, -1))
-    held = _books(plan) if books is None else list(books)
-    if len(held) != len(plan.clients):
-        raise InputError(f"books: are {len(held)}, must be {len(plan.clients)}, one a client")
+    everyone = range(len(plan.clients))
+    if books is not None and len(books) != len(everyone):
+        raise InputError(f"books: are {len(books)}, must be {len(everyone)}, one a client")
+    held = [checked_book(plan, one, None if books is None else books[one]) for one in everyone]
     test, _ = dataset.test.tensors(device)
     done = None if checkpoint is None else checkpoint.load()
     refused: Counter[int] = Counter({} if done is None else done.refused)
     failed: Counter[int] = Counter({} if done is None else done.failed)
     history: list[Row] = [] if done is None else list(done.history)
     computing = choose_engine(engine, bench, make=lambda: Workbench(plan, device=device, make=make))
-    clients = [
-        Client(
+
+    def client(number: int) -> Client:
+        # Made for a round and let go: clients that nobody asks take no memory.
+        return Client(
             *(number, plan, records[number]),
-            book=book,
+            book=held[number],
             noise=simulated_noise(plan.seed, number),
             sampler=simulated_sampler(plan.seed, number),
             workbench=bench,
         )
-        for number, book in enumerate(held)
-    ]
+
     if done is not None:
         if done.engine != computing.name:
             raise InputError(f"engine = {computing.name}: must be {done.engine}, as it was begun")
@@ -159,13 +161,13 @@ def simulate(
     predicted = np.empty(0)
     for number in range(len(history), plan.rounds):
         asked = plan.participants(number)
-        fails = {client: _failure(plan.seed, number, client, failure_rate) for client in asked}
-        there = [clients[client] for client in asked if not fails[client][0]]
+        fails = {one: _failure(plan.seed, number, one, failure_rate) for one in asked}
+        there = [client(one) for one in asked if not fails[one][0]]
         found = computing.round(there, server.broadcast(number))
         answered = [one for one in found.values() if isinstance(one, Reply)]
         replies = [reply for reply in answered if not fails[reply.client][1]]
-        refused.update(client for client, one in found.items() if not isinstance(one, Reply))
-        failed.update(client for client in asked if fails[client][0])
+        refused.update(who for who, one in found.items() if not isinstance(one, Reply))
+        failed.update(who for who in asked if fails[who][0])
         failed.update(reply.client for reply in answered if fails[reply.client][1])
         server.combine(replies)
         failed.update(server.spoiled)
@@ -213,11 +215,6 @@ def simulate(
         refused=refused,
         failed=failed,
     )
-
-
-def _books(plan: Plan) -> list[Book | None]:
-    budgets = [plan.budget(number) for number in range(len(plan.clients))]
-    return [None if budget is None else MemoryBook(budget) for budget in budgets]
 
 
 def _made(plan: Plan, books: Sequence[Book | None]) -> dict[int, list[dict[str, Any]]]:

@@ -26,8 +26,8 @@ class Spending(Settings):
         More and more: the last planned participation spends ``growth`` times as much as the first.
     ``replan``
         What is left, over the participations that may still come. A client that was asked less
-        often than planned has less noise from then on, and nobody refuses because it was asked
-        more often.
+        often than planned has less noise from then on; one that is asked more often has more noise,
+        and refuses only when all is spent.
 
     >>> late = Spending(policy="late", growth=3)
     >>> [round(late.share(made=made, spent=0.0, planned=3, ahead=3), 3) for made in range(3)]

@@ -17,9 +17,10 @@ from pacdp.clipping.chain import LinearStep
 from pacdp.errors import BudgetExceededError, located
 from pacdp.federation.client import Client
 from pacdp.federation.messages import Broadcast, Reply
+from pacdp.federation.stepper import Stepper
 from pacdp.federation.threads import on_threads
 from pacdp.federation.work import local_batches
-from pacdp.federation.workbench import Tensors, Workbench, stepper
+from pacdp.federation.workbench import Tensors, Workbench
 from pacdp.methods import Method
 
 # So many numbers of records are in one program at most: what a core keeps near.
@@ -70,6 +71,12 @@ class Stack:
         self._plan = bench.plan
         self._gradient = StackedGradient(bench.model, bench.loss, adjacency=bench.plan.adjacency)
 
+    @property
+    def _heavy(self) -> bool:
+        """Whether a step is mostly arithmetic; of the rest Python does one thing at a time."""
+        batch = max(task.divisor for task in self._plan.clients)
+        return batch * sum(value.numel() for value in self._bench.parameters.values()) > 2**20
+
     def round(
         self, clients: Sequence[Client], broadcast: Broadcast
     ) -> dict[int, Reply | BudgetExceededError]:
@@ -82,7 +89,11 @@ class Stack:
                 paid.append(_Paid(client, client.accept(broadcast)))
             except BudgetExceededError as error:
                 found[client.number] = error
-        trained = on_threads(lambda group: self._train(group, broadcast), list(_groups(paid)))
+        trained = on_threads(
+            lambda group: self._train(group, broadcast),
+            list(_groups(paid)),
+            most=None if self._heavy else 1,
+        )
         found |= {reply.client: reply for replies in trained for reply in replies}
         return {client.number: found[client.number] for client in clients}
 
@@ -95,7 +106,7 @@ class Stack:
         zs = [t.charges[0].z * p.scale for t, p in zip(tasks, group, strict=True)]
         divisors = [task.divisor for task in tasks]
         parameters = self._gradient.parameters(models=len(group))
-        move = stepper(plan.training.optimiser, parameters)
+        move = Stepper.of_client(plan.training.optimiser, parameters)
         batches = _Batches(group, number, self._bench.device)
         ended: list[Tensors] = []
         for step in range(tasks[0].steps):

@@ -11,16 +11,18 @@ Item = TypeVar("Item")
 Made = TypeVar("Made")
 
 
-def on_threads(work: Callable[[Item], Made], items: Sequence[Item]) -> list[Made]:
+def on_threads(
+    work: Callable[[Item], Made], items: Sequence[Item], *, most: int | None = None
+) -> list[Made]:
     """What the work makes of each item, in their order.
 
     torch splits each operation over its threads, which takes longer than a small operation itself.
-    Here as many items as it has threads are worked on at once, each by one.
+    Here as many items as it has threads are worked on at once, each by one; or at ``most`` so many.
 
     >>> on_threads(lambda number: number**2, [1, 2, 3])
     [1, 4, 9]
     """
-    workers = min(torch.get_num_threads(), len(items))
+    workers = min(torch.get_num_threads() if most is None else most, len(items))
     with _single_threaded():
         if workers <= 1:
             return [work(item) for item in items]

@@ -16,7 +16,8 @@ from pacdp.clipping import Bounded, NoiseSource, centred_count, clip_upload, rel
 from pacdp.errors import BudgetExceededError
 from pacdp.federation.messages import Broadcast
 from pacdp.federation.plan import ClientPlan, Plan
-from pacdp.federation.workbench import Stepper, Tensors, Workbench, stepper
+from pacdp.federation.stepper import Stepper
+from pacdp.federation.workbench import Tensors, Workbench
 from pacdp.methods import Answer, Public
 from pacdp.privacy import Release
 
@@ -229,7 +230,7 @@ class Participation:
         known = any(made is gradient for made in self._may_leave)
         self._clean = self._clean and (known or not self._plan.made_method.private)
         if self._step is None:
-            self._step = stepper(self._plan.training.optimiser, self._bench.parameters)
+            self._step = Stepper.of_client(self._plan.training.optimiser, self._bench.parameters)
         self._step(gradient)
         self.steps += 1
 

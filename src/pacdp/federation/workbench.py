@@ -7,13 +7,10 @@ from torch import Tensor, nn
 
 from pacdp.clipping import ClippedGradient, CrossEntropy, SquaredError
 from pacdp.errors import InputError
-from pacdp.federation.configuration import Optimiser
 from pacdp.federation.plan import Plan
 from pacdp.models import build
 
 Tensors = dict[str, Tensor]
-# Moves parameters by a gradient.
-Stepper = Callable[[Tensors], None]
 
 
 class Workbench:
@@ -53,31 +50,6 @@ class Workbench:
                         f"{parameter.dtype} {tuple(parameter.shape)}"
                     )
                 parameter.copy_(value)
-
-
-def stepper(settings: Optimiser, parameters: Mapping[str, Tensor]) -> Stepper:
-    """A client's optimiser, made anew: a function that moves the parameters by a gradient."""
-    values = list(parameters.values())
-
-    def plain(gradient: Tensors) -> None:
-        with torch.no_grad():
-            torch._foreach_add_(values, [gradient[n] for n in parameters], alpha=-settings.lr)
-
-    if settings.name == "sgd":
-        return plain
-    optimiser: torch.optim.Optimizer = (
-        torch.optim.SGD(values, lr=settings.lr, momentum=settings.momentum)
-        if settings.name == "momentum"
-        else torch.optim.Adam(values, lr=settings.lr)
-    )
-
-    def step(gradient: Tensors) -> None:
-        for name, parameter in parameters.items():
-            parameter.grad = gradient[name]
-        optimiser.step()
-        optimiser.zero_grad()
-
-    return step
 
 
 def named_model(plan: Plan) -> nn.Module:

@@ -9,6 +9,7 @@ private record is read.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, ClassVar, Protocol
 
 from pydantic import PositiveInt
@@ -216,16 +217,34 @@ def clipped_gradients(terms: Terms, *, share: float = 1.0) -> Charge:
 
     A share β of a Gaussian budget is β·μ², so the noise grows by 1/√β.
     """
+    return _clipped_gradients(
+        *(terms.epsilon, terms.delta, terms.passes, terms.participations),
+        *(terms.adjacency, terms.accountant, terms.scope, share),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _clipped_gradients(
+    epsilon: float,
+    delta: float,
+    passes: int,
+    participations: int,
+    adjacency: Adjacency,
+    accountant: str | None,
+    scope: Scope,
+    share: float,
+) -> Charge:
+    # One for all who ask for the same.
     made = calibrate(
-        epsilon=terms.epsilon,
-        delta=terms.delta,
-        releases=terms.passes * terms.participations,
-        adjacency=terms.adjacency,
-        accountant=terms.accountant,
-        scope=terms.scope,
+        epsilon=epsilon,
+        delta=delta,
+        releases=passes * participations,
+        adjacency=adjacency,
+        accountant=accountant,
+        scope=scope,
     ).release()
     return Charge(
         noise_multiplier=made.noise_multiplier / share**0.5,
         sensitivity=made.sensitivity,
-        each=terms.passes,
+        each=passes,
     )

@@ -53,7 +53,8 @@ def build(
             f"{', '.join(allowed) or 'none'}"
         )
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        # Not torch.manual_seed, whose first call loads torch's compiler, for a second or two.
+        torch.default_generator.manual_seed(seed)
         return make(shape, outputs_for(classes), **settings)
 
 

@@ -1,0 +1,63 @@
+"""Moving parameters by gradients, on the client and on the server."""
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from pacdp.federation.configuration import Aggregation, Optimiser
+
+
+class Stepper:
+    """An optimiser of some parameters: called with a gradient, it moves them.
+
+    >>> parameters = {"w": torch.ones(2)}
+    >>> move = Stepper.of_client(Optimiser(lr=0.5), parameters)
+    >>> move({"w": torch.ones(2)})
+    >>> parameters["w"]
+    tensor([0.5000, 0.5000])
+    """
+
+    def __init__(
+        self, kind: str, parameters: Mapping[str, Tensor], *, lr: float, momentum: float
+    ) -> None:
+        self._parameters = parameters
+        self._lr = lr
+        values = list(parameters.values())
+        self._optimiser: torch.optim.Optimizer | None = None
+        # A plain step needs none, and loading torch's takes a second or two.
+        if kind == "momentum":
+            self._optimiser = torch.optim.SGD(values, lr=lr, momentum=momentum)
+        elif kind == "adam":
+            self._optimiser = torch.optim.Adam(values, lr=lr)
+
+    @classmethod
+    def of_client(cls, settings: Optimiser, parameters: Mapping[str, Tensor]) -> Self:
+        """A client's, made anew for each participation."""
+        return cls(settings.name, parameters, lr=settings.lr, momentum=settings.momentum)
+
+    @classmethod
+    def of_server(cls, settings: Aggregation, parameters: Mapping[str, Tensor]) -> Self:
+        """The server's, which lasts the whole training."""
+        return cls(settings.optimiser, parameters, lr=settings.lr, momentum=settings.momentum)
+
+    def __call__(self, gradient: Mapping[str, Tensor]) -> None:
+        if self._optimiser is None:
+            with torch.no_grad():
+                for name, value in self._parameters.items():
+                    value.sub_(gradient[name], alpha=self._lr)
+            return
+        for name, value in self._parameters.items():
+            value.grad = gradient[name]
+        self._optimiser.step()
+        self._optimiser.zero_grad()
+
+    def state(self) -> dict[str, Any]:
+        """All that the next step depends on, beside the parameters."""
+        return {} if self._optimiser is None else self._optimiser.state_dict()
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Stand where :meth:`state` was taken."""
+        if self._optimiser is not None:
+            self._optimiser.load_state_dict(state)
