@@ -172,7 +172,7 @@ def _environment(peer: str) -> Path | None:
     console.print(f"making the environment of {peer} in {folder} (a minute, 1.5 GB)")
     venv.create(folder, clear=True, with_pip=True)
     done = subprocess.run(
-        [python, "-m", "pip", "install", "--quiet", "-r", PROGRAMS / f"{peer}.txt"], check=False
+        [python, "-m", "pip", "install", "-qq", "-r", PROGRAMS / f"{peer}.txt"], check=False
     )
     if done.returncode:
         console.print(f"{peer}: could not be installed; it is not measured", style="red")

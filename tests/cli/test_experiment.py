@@ -186,6 +186,15 @@ def test_budgets_per_release_are_labelled():
     assert client["epsilon_realised"] > 1.5 * client["epsilon_budget"]
 
 
+def test_a_budget_that_is_spent_late():
+    late = ("--profile", "smoke", "--set", 'privacy.spending={policy="late",growth=9.0}')
+    text = run("plan", "heart", *late).stdout
+    assert "late: noise is σ/C times 2.08 at first and 0.694 at last" in text
+    found = as_json("run", "heart", *late, "--engine", "one-by-one")
+    for client in found["clients"]:
+        assert client["epsilon_realised"] == pytest.approx(client["epsilon_budget"], rel=1e-6)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -225,6 +234,16 @@ def test_budgets_per_release_are_labelled():
         (("run", "heart", "--device", "meta"), "must be cpu, cuda or mps"),
         (("run", "heart", "--device", "abacus"), "--device abacus"),
         (("run", "heart", "--resume"), "needs --out"),
+        (
+            ("run", "heart", "--engine", "stacke"),
+            "must be one of auto, stacked, threads, one-by-one",
+        ),
+        (
+            ("run", "heart", "--method", "aqc", "--engine", "stacked", "--out", "x"),
+            "aqc trains in its own way",
+        ),
+        (("run", "heart", "--set", 'privacy.spending.policy="early"'), "privacy.spending.policy"),
+        (("run", "heart", "--set", "privacy.spending.growth=2"), "growth: is for the policy late"),
         (("compare", "heart", "--seeds", "0"), "seeds = 0"),
         (("compare", "heart", "--methods", "fixed,fixed"), "must be different"),
         (("evaluate", "nowhere", "--data", "heart"), "has no plan.json"),

@@ -34,8 +34,7 @@ class Server:
         self._move = Stepper.of_server(plan.server, self._model)
         self.public = plan.made_method.start(len(plan.clients))
         self.spoiled: list[int] = []
-        self._average: Tensors | None = None
-        self._averaged = 0
+        self._average = AveragedModel(plan)
 
     def broadcast(self, round: int) -> Broadcast:  # noqa: A002
         """What is sent to the clients of a round."""
@@ -76,23 +75,15 @@ class Server:
 
     def finish_round(self, round: int) -> None:  # noqa: A002
         """Take the model into the average of the last rounds, if the plan wants one."""
-        wanted = math.ceil(self.plan.server.average_last * self.plan.rounds - 1e-9)
-        start = self.plan.rounds - wanted
-        if round < start or not self.plan.server.average_last:
-            return
-        self._averaged += 1
-        if self._average is None:
-            self._average = {name: value.clone() for name, value in self._model.items()}
-        for name, value in self._average.items():
-            value.lerp_(self._model[name], 1 / self._averaged)
+        self._average.add(round, self._model)
 
     def state(self) -> dict[str, Any]:
         """All that the next round depends on."""
         return {
             "model": self._model,
             "optimiser": self._move.state(),
-            "average": self._average,
-            "averaged": self._averaged,
+            "average": self._average.model,
+            "averaged": self._average.count,
             "public": dict(self.public),
         }
 
@@ -101,14 +92,38 @@ class Server:
         for name, value in self._model.items():
             value.copy_(state["model"][name])
         self._move.restore(state["optimiser"])
-        self._average, self._averaged = state["average"], state["averaged"]
+        self._average.model, self._average.count = state["average"], state["averaged"]
         self.public = state["public"]
 
     @property
     def model(self) -> Tensors:
         """The model to be used: the average of the last rounds, or the last one."""
-        chosen = self._model if self._average is None else self._average
+        chosen = self._average.of(self._model)
         return {name: value.detach().clone() for name, value in chosen.items()}
+
+
+class AveragedModel:
+    """The mean of the models of the last rounds, if the plan wants one."""
+
+    def __init__(self, plan: Plan) -> None:
+        wanted = math.ceil(plan.server.average_last * plan.rounds - 1e-9)
+        self._start = plan.rounds - wanted
+        self.model: Tensors | None = None
+        self.count = 0
+
+    def add(self, round: int, model: Tensors) -> None:  # noqa: A002
+        """Take in the model as it stands after a round."""
+        if round < self._start:
+            return
+        self.count += 1
+        if self.model is None:
+            self.model = {name: value.clone() for name, value in model.items()}
+        for name, value in self.model.items():
+            value.lerp_(model[name], 1 / self.count)
+
+    def of(self, model: Tensors) -> Tensors:
+        """The mean, or the last model where there is none."""
+        return model if self.model is None else self.model
 
 
 def _mean(name: str, replies: Sequence[Reply], weights: FloatArray) -> Tensor:

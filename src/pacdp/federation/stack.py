@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from pacdp.clipping import StackedGradient, release_stacked
 from pacdp.clipping.chain import LinearStep
 from pacdp.errors import BudgetExceededError, located
+from pacdp.federation.batches import PaddedBatches
 from pacdp.federation.client import Client
 from pacdp.federation.messages import Broadcast, Reply
 from pacdp.federation.stepper import Stepper
@@ -107,7 +107,10 @@ class Stack:
         divisors = [task.divisor for task in tasks]
         parameters = self._gradient.parameters(models=len(group))
         move = Stepper.of_client(plan.training.optimiser, parameters)
-        batches = _Batches(group, number, self._bench.device)
+        batches = PaddedBatches(
+            [paid.client.records.tensors(self._bench.device) for paid in group],
+            [local_batches(plan, paid.client.number, number) for paid in group],
+        )
         ended: list[Tensors] = []
         for step in range(tasks[0].steps):
             active = sum(task.steps > step for task in tasks)
@@ -144,54 +147,6 @@ class Stack:
             Reply(paid.client.number, number, update, noise_scale=paid.scale)
             for paid, update in zip(reversed(group), ended, strict=True)
         ]
-
-
-class _Batches:
-    """The records of each step of a group, side by side and padded."""
-
-    def __init__(self, group: Sequence[_Paid], round: int, device: str) -> None:  # noqa: A002
-        held = [paid.client.records.tensors(device) for paid in group]
-        self._sizes = [len(inputs) for inputs, _ in held]
-        self._longest = max(self._sizes)
-        self._inputs = _padded([inputs for inputs, _ in held])
-        self._targets = _padded([targets for _, targets in held])
-        self._orders = [
-            local_batches(paid.client.plan, paid.client.number, round) for paid in group
-        ]
-
-    def next(self, active: int) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Inputs and targets (models, examples, ...) and which are there, of the first clients."""
-        chosen = [next(order) for order in self._orders[:active]]
-        if all(one is None for one in chosen):
-            return (
-                self._inputs[:active],
-                self._targets[:active],
-                self._present(self._sizes[:active]),
-            )
-        lists = [
-            np.arange(size) if one is None else one
-            for one, size in zip(chosen, self._sizes, strict=False)
-        ]
-        lengths = [len(one) for one in lists]
-        index = np.zeros((active, max(lengths)), np.int64)
-        for row, one in enumerate(lists):
-            index[row, : len(one)] = one
-        index += np.arange(active)[:, None] * self._longest
-        flat = torch.from_numpy(index).to(self._inputs.device)
-        inputs, targets = self._inputs.flatten(0, 1)[flat], self._targets.flatten(0, 1)[flat]
-        return inputs, targets, self._present(lengths)
-
-    def _present(self, lengths: Sequence[int]) -> Tensor | None:
-        longest = max(lengths)
-        if min(lengths) == longest:
-            return None
-        device = self._inputs.device
-        return torch.arange(longest, device=device) < torch.tensor(lengths, device=device)[:, None]
-
-
-def _padded(parts: Sequence[Tensor]) -> Tensor:
-    """(parts, longest, ...), with zeros where a part is shorter."""
-    return torch.nn.utils.rnn.pad_sequence(list(parts), batch_first=True)
 
 
 def _groups(paid: Sequence[_Paid]) -> Iterator[list[_Paid]]:
