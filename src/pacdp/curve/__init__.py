@@ -1,5 +1,7 @@
-"""The curve F from budgets to clipping bounds."""
+"""F(ε): the choice of a bound for each budget, the families, and the file."""
 
+from pacdp.curve.choice import Choice, choose
 from pacdp.curve.curve import Curve
+from pacdp.curve.fitting import Fit, Fitted, fit
 
-__all__ = ["Curve"]
+__all__ = ["Choice", "Curve", "Fit", "Fitted", "choose", "fit"]

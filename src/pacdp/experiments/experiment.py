@@ -17,6 +17,7 @@ from pacdp.checks import meant
 from pacdp.errors import InputError
 from pacdp.federation import Aggregation, HotStart, Model, Privacy, Training
 from pacdp.methods import METHODS, Method, method
+from pacdp.offline import Offline
 from pacdp.settings import Count, Real, Settings, explain
 
 
@@ -44,6 +45,7 @@ class Experiment(Settings):
     server: Aggregation = Field(Aggregation(), description="How updates are combined.")
     privacy: Privacy = Field(Privacy(), description="What clients are promised.")
     hot_start: HotStart | None = Field(None, description="A first model from public data.")
+    offline: Offline = Field(Offline(), description="The grid that F is fitted on.")
     evaluate_every: Count = Field(1, description="Rounds between looks at the test records.")
     failure_rate: Real = Field(0.0, ge=0, lt=1, description="How often a client fails.")
     methods: dict[str, dict[str, Any]] = Field({}, description="Settings of methods, by name.")

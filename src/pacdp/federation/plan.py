@@ -121,6 +121,16 @@ class Plan(Settings):
         """Which data sets are neighbours."""
         return Adjacency.parse(self.privacy.adjacency)
 
+    @property
+    def terms(self) -> dict[str, Any]:
+        """What a curve must have been made for, to be of use here."""
+        return {
+            **self.privacy.model_dump(mode="json", exclude={"epsilon"}),
+            "training": self.training.model_dump(mode="json"),
+            "model": self.model.model_dump(mode="json", exclude={"seed"}),
+            "server": self.server.model_dump(mode="json"),
+        }
+
     @cached_property
     def run(self) -> str:
         """The name under which the run's releases are booked: another plan has another name."""
@@ -323,7 +333,7 @@ def make_plan(
                 }
             )
         )
-    return Plan(
+    made = Plan(
         data=data,
         model=model or Model(),
         shape=tuple(shape),
@@ -339,6 +349,8 @@ def make_plan(
         again=again,
         clients=tuple(clients),
     )
+    method.refuse_plan(made.terms)
+    return made
 
 
 def _refuse_moving(privacy: Privacy, method: Method, charges: Sequence[Charge]) -> None:

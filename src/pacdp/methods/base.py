@@ -193,6 +193,9 @@ class Method(Settings):
         """What the method keeps on the server before the first round."""
         return {}
 
+    def refuse_plan(self, terms: Mapping[str, Any]) -> None:
+        """Refuse a plan that the method's settings were not made for."""
+
     def check(self, public: Public, client: int) -> None:
         """Refuse what a server sent if it cannot be used, before anything is paid."""
 

@@ -1,11 +1,13 @@
 """PAC-DP: each client clips at F(ε_i)·λ(t)."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import Field, field_validator
 
 from pacdp.curve import Curve
+from pacdp.errors import InputError
 from pacdp.methods.base import Method
 from pacdp.schedule import Schedule
 
@@ -23,12 +25,44 @@ class PacDp(Method):
 
     curve: Curve = Field(description="F, from a budget to a clipping bound, or a file.")
     schedule: Schedule = Field(Schedule(), description="λ(t).")
+    any_plan: bool = Field(
+        False, description="Whether a curve may be used that was made for another plan."
+    )
 
     @field_validator("curve", mode="before")
     @classmethod
     def _from_file(cls, given: Any) -> Any:
         return Curve.load(Path(given)) if isinstance(given, str | Path) else given
 
+    def refuse_plan(self, terms: Mapping[str, Any]) -> None:
+        """Refuse a plan other than the one that the curve was made for."""
+        made_for = self.curve.evidence.get("plan")
+        if made_for is None or self.any_plan:
+            return
+        wanted = {**terms, "schedule": self.schedule.model_dump(mode="json")}
+        apart = differences({key: made_for.get(key) for key in wanted}, wanted)
+        if apart:
+            raise InputError(
+                f"curve: was made for another plan ({'; '.join(apart)}); fit one for this plan, or "
+                "say any_plan = true"
+            )
+
     def bound(self, epsilon: float, *, round: int, rounds: int) -> float:  # noqa: A002
         """F(ε_i)·λ(t)."""
         return self.curve(epsilon) * self.schedule.factor(round, rounds=rounds)
+
+
+def differences(made_for: Any, wanted: Any, where: str = "") -> list[str]:
+    """Where two nested settings differ, in words.
+
+    >>> differences({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 3}})
+    ['a.c is 3, but was 2']
+    """
+    if isinstance(made_for, Mapping) and isinstance(wanted, Mapping):
+        keys = dict.fromkeys([*wanted, *made_for])
+        parts = [
+            differences(made_for.get(key), wanted.get(key), f"{where}.{key}".lstrip("."))
+            for key in keys
+        ]
+        return [one for part in parts for one in part]
+    return [] if made_for == wanted else [f"{where} is {wanted}, but was {made_for}"]

@@ -1,0 +1,8 @@
+"""The offline phase: from a public proxy to F(ε), before any private record is read."""
+
+from pacdp.offline.configuration import Axis, Offline
+from pacdp.offline.fit import fit_curve
+from pacdp.offline.grid import Cell, Grid, Matrix
+from pacdp.offline.setting import Setting
+
+__all__ = ["Axis", "Cell", "Grid", "Matrix", "Offline", "Setting", "fit_curve"]

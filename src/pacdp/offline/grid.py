@@ -1,0 +1,165 @@
+"""The grid: one training for each budget, bound and seed, and the matrix P of their scores.
+
+Cells share everything that chance decides but the cell itself: who takes part, the batches, the
+first weights and the standard normal draws of the noise. Differences between cells are then due to
+budget and bound, and few seeds tell much.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+
+from pacdp.checks import FloatArray
+from pacdp.errors import DataError
+from pacdp.offline.setting import Setting
+from pacdp.offline.together import can_train_together, score_together
+
+
+@dataclass(frozen=True, order=True)
+class Cell:
+    """One training."""
+
+    epsilon: float
+    bound: float
+    seed: int
+
+
+@dataclass(frozen=True, eq=False)
+class Matrix:
+    """P: scores (seeds, budgets, bounds)."""
+
+    budgets: tuple[float, ...]
+    bounds: tuple[float, ...]
+    seeds: tuple[int, ...]
+    scores: FloatArray
+
+    @property
+    def mean(self) -> FloatArray:
+        """Over seeds."""
+        return np.asarray(self.scores.mean(0))
+
+    @property
+    def deviation(self) -> FloatArray:
+        """Over seeds, of the sample; zero with one seed."""
+        return np.asarray(self.scores.std(0, ddof=1 if len(self.seeds) > 1 else 0))
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Budgets, bounds and seeds."""
+
+    budgets: tuple[float, ...]
+    bounds: tuple[float, ...]
+    seeds: tuple[int, ...]
+
+    @property
+    def cells(self) -> list[Cell]:
+        """All of them."""
+        return [Cell(*values) for values in product(self.budgets, self.bounds, self.seeds)]
+
+    def matrix(self, scores: Mapping[Cell, float]) -> Matrix:
+        """P from the scores of all cells."""
+        table = [
+            [[scores[Cell(e, c, s)] for c in self.bounds] for e in self.budgets] for s in self.seeds
+        ]
+        return Matrix(self.budgets, self.bounds, self.seeds, np.array(table))
+
+
+# Trains cells, and gives each score as it comes.
+Worker = Callable[[Setting, Sequence[Cell]], Iterable[tuple[Cell, float]]]
+
+
+def in_process(setting: Setting, cells: Sequence[Cell]) -> Iterator[tuple[Cell, float]]:
+    """On this machine: linear models all together, others one training after the other."""
+    if can_train_together(setting):
+        # Seeds that miss the same cells are trained in one program.
+        wanted: dict[int, list[tuple[float, float]]] = {}
+        for cell in cells:
+            wanted.setdefault(cell.seed, []).append((cell.epsilon, cell.bound))
+        alike: dict[tuple[tuple[float, float], ...], list[int]] = {}
+        for seed, pairs in wanted.items():
+            alike.setdefault(tuple(pairs), []).append(seed)
+        for same, seeds in alike.items():
+            scores = score_together(setting, same, seeds)
+            for seed, own in zip(seeds, scores, strict=True):
+                for (epsilon, bound), score in zip(same, own, strict=True):
+                    yield Cell(epsilon, bound, seed), score
+        return
+    for cell in cells:
+        yield cell, setting.score(cell.epsilon, cell.bound, cell.seed)
+
+
+@dataclass
+class Kept:
+    """Scores in a file, a line for each as it comes: a killed grid goes on where it stood."""
+
+    path: Path | None
+    setting: str
+    """The digest of what they were made under."""
+    scores: dict[Cell, float] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, path: Path | None, setting: Setting) -> "Kept":
+        """What the file holds; one that was made under another setting is refused."""
+        kept = cls(path, setting.digest)
+        if path is None:
+            return kept
+        if not path.exists():
+            path.write_text(json.dumps({"setting": kept.setting}) + "\n")
+            return kept
+        first, *lines = path.read_text().splitlines() or [""]
+        try:
+            made_under = json.loads(first)["setting"]
+        except (ValueError, KeyError, TypeError):
+            raise DataError(f"{path}: is no file of scores") from None
+        if made_under != kept.setting:
+            raise DataError(f"{path}: holds scores of another plan or proxy")
+        for number, line in enumerate(lines, 2):
+            try:
+                content = json.loads(line)
+                kept.scores[Cell(*content[:3])] = float(content[3])
+            except (ValueError, TypeError, IndexError):
+                # The last line may be half written; what is lost is trained again.
+                if number <= len(lines):
+                    raise DataError(f"{path}: line {number} is damaged") from None
+        whole = [json.dumps({"setting": kept.setting}), *map(_line, kept.scores.items())]
+        path.write_text("\n".join(whole) + "\n")
+        return kept
+
+    def add(self, cell: Cell, score: float) -> None:
+        """Keep one more."""
+        self.scores[cell] = score
+        if self.path is None:
+            return
+        with self.path.open("a") as out:
+            out.write(_line((cell, score)) + "\n")
+            out.flush()
+            os.fsync(out.fileno())
+
+
+def _line(entry: tuple[Cell, float]) -> str:
+    cell, score = entry
+    return json.dumps([cell.epsilon, cell.bound, cell.seed, score])
+
+
+def run_grid(
+    setting: Setting,
+    grid: Grid,
+    *,
+    kept: Kept | None = None,
+    worker: Worker = in_process,
+    observe: Callable[[Cell, float], None] | None = None,
+) -> Matrix:
+    """Train what is missing, and give the matrix."""
+    kept = Kept(None, setting.digest) if kept is None else kept
+    missing = [cell for cell in grid.cells if cell not in kept.scores]
+    for cell, score in worker(setting, missing):
+        kept.add(cell, score)
+        if observe is not None:
+            observe(cell, score)
+    return grid.matrix(kept.scores)

@@ -1,0 +1,234 @@
+"""All budgets, bounds, seeds and clients of a grid in one tensor program.
+
+The numbers are those of :func:`pacdp.federation.simulate` on each cell alone, to rounding. Nothing
+is released here and there is no ledger: the records are public.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pacdp.clipping import SimulatedNoise
+from pacdp.errors import BudgetExceededError
+from pacdp.federation import ClientPlan, Plan, Workbench
+from pacdp.federation.batches import PaddedBatches
+from pacdp.federation.metrics import quick
+from pacdp.federation.server import AveragedModel
+from pacdp.federation.stack import worth_stacking
+from pacdp.federation.stepper import Stepper
+from pacdp.federation.threads import on_threads
+from pacdp.federation.weights import client_weights
+from pacdp.federation.work import local_batches
+from pacdp.offline.cells import Tensors, cells_for
+from pacdp.offline.setting import Setting, scored
+from pacdp.privacy import MemoryBook
+
+# So many numbers are in one program at most.
+LARGEST = 2**22
+
+
+def can_train_together(setting: Setting) -> bool:
+    """Whether all cells can be one program: chains of linear layers."""
+    bench = Workbench(setting.plan(1.0, 1.0, 0))
+    chain = bench.gradient.chain
+    fits = chain is not None and chain.fits(len(setting.proxy.data.shape))
+    return fits and worth_stacking(bench)
+
+
+def score_together(
+    setting: Setting, pairs: Sequence[tuple[float, float]], seeds: Sequence[int]
+) -> list[list[float]]:
+    """The scores of (ε, C) pairs, under each of the seeds."""
+    program = _Program(setting, pairs, seeds)
+    trained = program.train()
+    test = setting.proxy.data.test
+    classes = len(setting.proxy.data.classes)
+    outputs = program.cells.outputs(trained, test.tensors()[0]).double()
+    answers = torch.softmax(outputs, -1) if classes else outputs.squeeze(-1)
+    return [
+        [scored(quick(one, test.labels, classes=classes)) for one in own] for own in answers.numpy()
+    ]
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One client's participation under one seed."""
+
+    seed: int
+    """Its place among the seeds."""
+    client: int
+    plan: Plan
+    scale: float
+    """Of its noise."""
+
+    @property
+    def task(self) -> ClientPlan:
+        """The client's part of the plan."""
+        return self.plan.clients[self.client]
+
+
+class _Program:
+    """Algorithm 1 for everything at once."""
+
+    def __init__(
+        self, setting: Setting, pairs: Sequence[tuple[float, float]], seeds: Sequence[int]
+    ) -> None:
+        self._pairs = pairs
+        self._schedule = setting.schedule
+        budgets = list(dict.fromkeys(epsilon for epsilon, _ in pairs))
+        self._budget_of = [budgets.index(epsilon) for epsilon, _ in pairs]
+        # Bounds come from the pairs; what differs between budgets is the noise.
+        self._plans = [[setting.plan(e, 1.0, seed) for e in budgets] for seed in seeds]
+        self._records = []
+        for seed in seeds:
+            data, split = setting.records(seed)
+            self._records.append([own.tensors() for own in split.of(data)])
+        benches = [Workbench(plans[0]) for plans in self._plans]
+        self._first = [bench.state() for bench in benches]
+        self.cells = cells_for(benches[0], len(pairs))
+        self._bounds = torch.tensor([bound for _, bound in pairs])
+
+    def train(self) -> Tensors:
+        """The servers' models in the end: (seeds, ...)."""
+        some = self._plans[0][0]
+        model = self.cells.start(self._first)
+        move = Stepper.of_server(some.server, model)
+        averaged = AveragedModel(some)
+        books = [[_book(plans[0], c) for c in range(len(some.clients))] for plans in self._plans]
+        for number in range(some.rounds):
+            jobs = [
+                _Job(place, client, plans[0], scale)
+                for place, plans in enumerate(self._plans)
+                for client in plans[0].participants(number)
+                if (scale := _paid(plans[0], client, number, books[place][client])) is not None
+            ]
+            if jobs:
+                groups = list(self._groups(jobs))
+                updates = on_threads(partial(self._updates, number=number, model=model), groups)
+                move(self._combined(number, groups, updates, model))
+            averaged.add(number, model)
+        return averaged.of(model)
+
+    def _groups(self, jobs: Sequence[_Job]) -> Iterator[list[_Job]]:
+        """Jobs of similar size together, those with most records first, within a limit."""
+        group: list[_Job] = []
+        width = len(self._pairs) * int(self._first[0][next(iter(self._first[0]))].shape[0])
+        for job in sorted(jobs, key=lambda job: job.task.records, reverse=True):
+            if group:
+                largest = group[0].task
+                full = (len(group) + 1) * math.ceil(largest.divisor) * width > LARGEST
+                if full or 2 * job.task.records < largest.records:
+                    yield group
+                    group = []
+            group.append(job)
+        if group:
+            yield group
+
+    def _updates(self, jobs: Sequence[_Job], number: int, model: Tensors) -> list[Tensors]:
+        """How each job moves its seed's models."""
+        cells = self.cells
+        seeds = torch.tensor([job.seed for job in jobs])
+        start = {name: value[seeds] for name, value in model.items()}
+        local = {name: value.clone() for name, value in start.items()}
+        tasks = [job.task for job in jobs]
+        move = Stepper.of_client(jobs[0].plan.training.optimiser, local)
+        bounds = self._bounds * self._schedule.factor(number, rounds=jobs[0].plan.rounds)
+        divisors = torch.tensor([task.divisor for task in tasks])[:, None]
+        sigmas = self._noises(jobs) * bounds / divisors
+        batches = PaddedBatches(
+            [self._records[job.seed][job.client] for job in jobs],
+            [local_batches(job.plan, job.client, number) for job in jobs],
+        )
+        ended: list[Tensors] = []
+        for step in range(tasks[0].steps):
+            active = sum(task.steps > step for task in tasks)
+            inputs, targets, present = batches.next(active)
+            sums = cells.sums(
+                {name: value[:active] for name, value in local.items()},
+                *(inputs, targets),
+                bounds=bounds,
+                present=present,
+            )
+            noise = [
+                SimulatedNoise(seed=job.plan.seed, client=job.client, round=number, step=step)
+                for job in jobs[:active]
+            ]
+            gradient = {}
+            for name, value in sums.items():
+                like = self._first[0][name]
+                draws = cells.shaped(torch.stack([one.normal(like, 1.0) for one in noise]))
+                value.div_(cells.spread(divisors[:active].expand(-1, sigmas.shape[1]), value))
+                value.addcmul_(draws, cells.spread(sigmas[:active], value))
+                still = torch.zeros_like(local[name][active:])
+                gradient[name] = value if active == len(jobs) else torch.cat([value, still])
+            move(gradient)
+            done = sum(task.steps > step + 1 for task in tasks)
+            for job in range(active - 1, done - 1, -1):
+                ended.append({name: local[name][job] - start[name][job] for name in local})
+        return ended[::-1]
+
+    def _noises(self, jobs: Sequence[_Job]) -> Tensor:
+        """σ/C of each job and cell."""
+        table = [
+            [plan.clients[job.client].charges[0].noise_multiplier * job.scale for plan in plans]
+            for job in jobs
+            for plans in [self._plans[job.seed]]
+        ]
+        return torch.tensor(table)[:, self._budget_of]
+
+    def _combined(
+        self,
+        number: int,
+        groups: Sequence[Sequence[_Job]],
+        updates: Sequence[Sequence[Tensors]],
+        model: Tensors,
+    ) -> Tensors:
+        """The servers' gradients: minus the weighted mean of the updates, in every cell."""
+        total = {name: torch.zeros_like(value) for name, value in model.items()}
+        moved = {
+            (job.seed, job.client): (job, update)
+            for jobs, own in zip(groups, updates, strict=True)
+            for job, update in zip(jobs, own, strict=True)
+        }
+        for place, plans in enumerate(self._plans):
+            mine = [moved[key] for key in sorted(moved) if key[0] == place]
+            if not mine:
+                continue
+            answered, scales = [j.client for j, _ in mine], [j.scale for j, _ in mine]
+            by_budget = [client_weights(p, answered, round=number, scales=scales) for p in plans]
+            weights = torch.tensor(np.stack(by_budget, 1)).float()[:, self._budget_of]
+            stacked = {name: torch.stack([u[name] for _, u in mine]) for name in model}
+            # What is not finite would spoil a model for good, and is left out of its cell.
+            weights *= self.cells.finite(stacked)
+            weights /= weights.sum(0).clamp(min=1e-30)
+            for name, value in stacked.items():
+                share = self.cells.spread(weights, value)
+                total[name][place] = -(torch.where(share > 0, value, 0) * share).sum(0)
+        return total
+
+
+def _book(plan: Plan, client: int) -> MemoryBook:
+    budget = plan.budget(client)
+    assert budget is not None
+    return MemoryBook(budget)
+
+
+def _paid(plan: Plan, client: int, number: int, book: MemoryBook) -> float | None:
+    """The scale of a client's noise, or None where its plan is used up; so in every cell alike."""
+    scale = plan.noise_scale(client, number, book)
+    if math.isinf(scale):
+        return None
+    try:
+        book.reserve(
+            *plan.participation(client, scale=scale),
+            run=plan.run,
+            at_most=plan.most_releases(client),
+        )
+    except BudgetExceededError:
+        return None
+    return scale
