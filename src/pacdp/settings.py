@@ -1,6 +1,8 @@
 """Settings as frozen values, and refusals of wrong ones in one line."""
 
-from typing import Annotated, Any, get_args
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Annotated, Any, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError
 
@@ -16,6 +18,15 @@ class Settings(BaseModel):
     """Plain values that cannot be changed, and no unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy with some values changed, and nothing that was computed from the old ones."""
+        copied = super().model_copy(update=update, deep=deep)
+        for kind in type(self).__mro__:
+            for name, value in vars(kind).items():
+                if isinstance(value, cached_property):
+                    copied.__dict__.pop(name, None)
+        return copied
 
 
 def explain(error: ValidationError, model: type[BaseModel], where: str = "") -> str:
@@ -50,7 +61,7 @@ def explain(error: ValidationError, model: type[BaseModel], where: str = "") -> 
 
 def _is_form(part: str) -> bool:
     """Whether a step of a place only says which of several allowed forms was tried."""
-    return part in ("float", "int", "str", "Levels") or "[" in part
+    return part in ("float", "int", "str", "Levels", "Axis") or "[" in part
 
 
 def _names(model: type[BaseModel], path: list[str]) -> list[str]:

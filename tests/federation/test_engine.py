@@ -24,7 +24,8 @@ from pacdp.federation import (
     simulate,
 )
 from pacdp.federation.engine import choose_engine
-from pacdp.methods import method
+from pacdp.methods import METHODS, method
+from pacdp.methods.fixed import Fixed
 
 HEART = load("heart")
 HOSPITALS = partition(HEART, "natural")
@@ -230,9 +231,10 @@ def test_the_engine_that_fits_is_chosen(changes, chosen):
 @pytest.mark.parametrize(("cores", "chosen"), [(1, "one-by-one"), (2, "threads")])
 def test_convolutions_use_the_cores(monkeypatch, cores, chosen):
     parts = partition(DIGITS, "iid", clients=4)
-    bench = Workbench(plan(parts, DIGITS, model=Model(name="cnn")))
+    made = plan(parts, DIGITS, model=Model(name="cnn"))
     monkeypatch.setattr(torch, "get_num_threads", lambda: cores)
-    assert choose_engine("auto", bench, make=lambda: bench).name == chosen
+    engine = choose_engine("auto", Workbench(made), make=lambda: Workbench(made))
+    assert engine.name == chosen
 
 
 @pytest.mark.parametrize(
@@ -254,3 +256,77 @@ def test_threads_leave_torch_as_it_was():
     before = torch.get_num_threads()
     simulate(plan(HOSPITALS, HEART), HEART, HOSPITALS, engine="threads")
     assert torch.get_num_threads() == before
+
+
+class Mistaken(Fixed):
+    """Charges for one pass, whatever it makes."""
+
+    name = "mistaken"
+
+    def charges(self, terms):
+        return super().charges(replace(terms, passes=1))
+
+
+@pytest.mark.parametrize("engine", ["auto", "one-by-one", "threads"])
+def test_what_was_not_paid_for_is_refused_in_every_engine(engine, monkeypatch):
+    monkeypatch.setitem(METHODS, "mistaken", Mistaken)
+    made = plan(HOSPITALS, HEART, method=Mistaken(), training=Training(rounds=3, local_steps=5))
+    result = simulate(made, HEART, HOSPITALS, engine=engine)
+    assert [client["refused"] for client in result.clients()] == [3, 3, 3, 3]
+    with pytest.raises(InputError, match="is not one clipped sum in each pass"):
+        simulate(made, HEART, HOSPITALS, engine="stacked")
+
+
+def test_a_plan_that_was_tampered_with_is_refused_in_every_engine():
+    made = plan(HOSPITALS, HEART, training=Training(rounds=3, local_steps=1))
+    more = [task.model_copy(update={"steps": 50}) for task in made.clients]
+    tampered = made.model_copy(update={"clients": tuple(more)})
+    result = simulate(tampered, HEART, HOSPITALS)
+    assert all(client["refused"] == 3 for client in result.clients())
+
+
+def test_threads_need_models_of_their_own():
+    shared = nn.Sequential(nn.Linear(13, 2))
+    with pytest.raises(InputError, match="make: gives the same model again"):
+        simulate(plan(HOSPITALS, HEART), HEART, HOSPITALS, make=lambda: shared, engine="threads")
+
+
+def test_a_changed_plan_forgets_what_was_computed_from_the_old_one():
+    made = plan(HOSPITALS, HEART)
+    before = made.run, made.adjacency
+    other = made.model_copy(
+        update={"privacy": made.privacy.model_copy(update={"adjacency": "replace-one"})}
+    )
+    assert (other.run, other.adjacency) != before
+    assert other.adjacency.value == "replace-one"
+    assert other.run != made.run
+
+
+@pytest.mark.parametrize("label", [0, 1])
+@pytest.mark.parametrize("engine", ["stacked", "one-by-one"])
+def test_whether_a_client_answers_depends_on_no_record(label, engine):
+    """Weights a server may choose, under which the squared norms add up to just below or above
+    the largest number: the client answers either way."""
+    features = np.zeros((12, 4), np.float32)
+    features[:, 0] = 1
+    labels = np.ones(12, np.int64)
+    labels[0] = label
+    records = Records(features=features, labels=labels, clients=np.zeros(12, np.int64))
+    data = replace(HEART, name="edge", train=records, test=records, clients=("a",))
+    parts = partition(data, "natural")
+    made = plan(
+        parts,
+        data,
+        model=Model(name="mlp", settings={"hidden": 4}),
+        training=Training(rounds=1, local_steps=1),
+    )
+    large = float(np.sqrt(3.4028e38 / 32 / 11.5))
+    weights = Workbench(made).state()
+    for value in weights.values():
+        value.zero_()
+        if value.shape == (4,):
+            value.fill_(1.0)
+        if value.shape == (2, 4):
+            value[0], value[1] = -large, large
+    result = simulate(made, data, parts, initial=weights, engine=engine)
+    assert result.history[0]["answered"] == 1

@@ -1,5 +1,6 @@
 """The server: weights, averaging, momentum, Adam, and the mean of the last models."""
 
+import math
 from typing import get_args
 
 import numpy as np
@@ -16,6 +17,7 @@ from pacdp.federation import (
     Reply,
     Server,
     Training,
+    Workbench,
     make_plan,
     simulate,
 )
@@ -182,3 +184,13 @@ def test_reads_like_algorithm_1():
         server.combine([clients[n].answer(sent) for n in made.participants(number)])
     result = simulate(made, data, hospitals)
     assert all(torch.equal(result.model[name], value) for name, value in server.model.items())
+
+
+@pytest.mark.parametrize("scale", [math.nan, math.inf, 0.0, -1.0, None, "x"])
+def test_a_scale_that_is_none_spoils_one_reply_and_not_the_model(scale):
+    made = plan(weights="inverse-noise")
+    server = Server(made, Workbench(made).state())
+    update = {name: torch.ones_like(value) for name, value in server.model.items()}
+    server.combine([Reply(0, 0, update), Reply(1, 0, update, noise_scale=scale)])
+    assert server.spoiled == [1]
+    assert all(bool(torch.isfinite(value).all()) for value in server.model.values())

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from pacdp import __version__
-from pacdp.cli import data, ledger
+from pacdp.cli import curve, data, ledger
 from pacdp.cli.demo import demo_command
 from pacdp.cli.experiment import compare_command, plan_command, run_command
 from pacdp.cli.init import init_command
@@ -19,11 +19,13 @@ app.command("account")(account_command)
 app.command("calibrate")(calibrate_command)
 app.command("demo")(demo_command)
 app.command("init")(init_command)
+app.command("fit")(curve.fit_command)
 app.command("plan")(plan_command)
 app.command("run")(run_command)
 app.command("compare")(compare_command)
 app.command("evaluate")(evaluate_command)
 app.command("predict")(predict_command)
+app.add_typer(curve.app, name="curve")
 app.add_typer(data.app, name="data")
 app.add_typer(ledger.app, name="ledger")
 

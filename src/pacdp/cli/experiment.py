@@ -8,37 +8,23 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
 
 from pacdp.checks import count
 from pacdp.cli import options, tables
+from pacdp.cli.options import Changes, Name, Profile
 from pacdp.cli.output import print_json, print_rows
+from pacdp.cli.progress import bar
 from pacdp.errors import InputError
 
 if TYPE_CHECKING:
+    from pacdp.curve import Curve
     from pacdp.experiments import Experiment, Prepared
     from pacdp.federation import Plan
     from pacdp.federation.engine import EngineName
     from pacdp.methods import Method
 
-Name = Annotated[
-    str, typer.Argument(metavar="EXPERIMENT", help="A shipped experiment, or a TOML file.")
-]
-Profile = Annotated[
-    str | None, typer.Option(metavar="smoke|desk|full", help="One of the experiment's sizes.")
-]
 Seed = Annotated[int, typer.Option(help="Of weights, noise, sampling and who holds which budget.")]
-Changes = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, as training.rounds=5."),
-]
 MethodName = Annotated[
     str | None,
     typer.Option("--method", metavar="NAME", help="Another method, as fixed:clipping_bound=5."),
@@ -155,13 +141,17 @@ def run_command(
     from pacdp.experiments.execute import execute, refuse_engine, summary
 
     experiment = read_experiment(name, profile=profile, changes=changes or [])
-    chosen = _method(experiment, method)
     if resume and out is None:
         raise InputError("--resume: needs --out, the folder of the stopped run")
+    kept_curve = out / "curve.json" if resume and out is not None else None
+    curve = missing_curve(experiment, [method], kept=kept_curve, seed=_seed(seed))
+    chosen = _method(experiment, method, curve)
     write_events = _events(tensorboard)
     prepared = prepare(experiment, method=chosen, seed=_seed(seed), device=options.device(device))
     refuse_engine(prepared, engine, device=device)
     folder = None if out is None else RunFolder(out, prepared, resume=resume)
+    if folder is not None and curve is not None:
+        curve.save(folder.path / "curve.json")
     with _rounds(f"{experiment.name}, {chosen.name}", prepared.plan.rounds) as advance:
 
         def observe(row: dict[str, Any]) -> None:
@@ -208,16 +198,17 @@ def compare_command(
     names = [part.strip() for part in methods.split(",") if part.strip()]
     if not names or len(set(names)) != len(names):
         raise InputError(f"--methods {methods!r}: must be different names with commas between")
-    made = {method: _method(experiment, method) for method in names}
+    curve = missing_curve(experiment, [*names])
+    made = {method: _method(experiment, method, curve) for method in names}
 
     def prepared(method: str, seed: int) -> "Prepared":
         return prepare(experiment, method=made[method], seed=seed)
 
-    with _bar("comparing", len(names) * number) as (bar, task):
+    with bar("comparing", len(names) * number) as (shown, task):
 
         def observe(method: str, seed: int) -> None:
-            bar.update(task, description=f"{method}, seed {seed}")
-            bar.advance(task)
+            shown.update(task, description=f"{method}, seed {seed}")
+            shown.advance(task)
 
         found = compare(prepared, names, range(number), profile=profile, observe=observe)
     if as_json:
@@ -235,13 +226,13 @@ def compare_command(
         table.add_column(heading, justify="right")
     for method, runs in found.items():
         spread = Spread.of([run["metrics"].get(metric, math.nan) for run in runs])
-        shown = (
+        reached = (
             f"{100 * spread.mean:.1f} ± {100 * spread.deviation:.1f} %"
             if metric == "accuracy"
             else f"{spread.mean:.4g} ± {spread.deviation:.2g}"
         )
         table.add_row(
-            *(method, shown),
+            *(method, reached),
             tables.spread(epsilons(runs, "epsilon_budget")),
             tables.spread(epsilons(runs, "epsilon_realised")),
             str(sum(client["refused"] for run in runs for client in run["clients"])),
@@ -264,11 +255,11 @@ def _clamped(plan: "Plan") -> dict[str, str]:
 def _spending(plan: "Plan") -> dict[str, str]:
     """A note where noise is not the same in every participation."""
     spending = plan.privacy.spending
-    if spending.policy == "even" or not plan.made_method.private:
-        return {}
     times = max(task.participations for task in plan.clients)
-    if spending.policy == "replan" or times == 1:
-        return {"spending": f"{spending.policy}: what is left, over the rounds that may still come"}
+    if spending.policy == "even" or times == 1 or not plan.made_method.private:
+        return {}
+    if spending.policy == "replan":
+        return {"spending": "replan: what is left, over the rounds that may still come"}
     first, last = (
         (times * spending.share(made=made, spent=0.0, planned=times, ahead=times)) ** -0.5
         for made in (0, times - 1)
@@ -276,14 +267,35 @@ def _spending(plan: "Plan") -> dict[str, str]:
     return {"spending": f"late: noise is σ/C times {first:.3g} at first and {last:.3g} at last"}
 
 
-def _method(experiment: "Experiment", text: str | None) -> "Method":
-    """A method by ``NAME`` or ``NAME:key=value:key=value``."""
-    if text is None:
-        return experiment.made_method()
-    name, *parts = text.split(":")
+def _method(experiment: "Experiment", text: str | None, curve: "Curve | None" = None) -> "Method":
+    """A method by ``NAME`` or ``NAME:key=value:key=value``, with a curve if it lacks one."""
+    name, *parts = (experiment.method if text is None else text).split(":")
     if not name:
         raise InputError(f"--method {text!r}: must be NAME or NAME:KEY=VALUE")
-    return experiment.made_method(name, options.assignments("--method", parts))
+    fitted = {} if curve is None else dict.fromkeys(experiment.lacking(name), curve)
+    return experiment.made_method(name, options.assignments("--method", parts) | fitted)
+
+
+def missing_curve(
+    experiment: "Experiment",
+    methods: list[str | None],
+    *,
+    kept: Path | None = None,
+    seed: int = 0,
+) -> "Curve | None":
+    """A curve that is fitted now, if a method needs one and the experiment has none."""
+    names = [(experiment.method if text is None else text).split(":")[0] for text in methods]
+    if not any(experiment.lacking(name) for name in names):
+        return None
+    from pacdp.cli.curve import fitted
+    from pacdp.curve import Curve
+    from pacdp.experiments.offline import setting_for
+
+    if kept is not None and kept.is_file():
+        return Curve.load(kept)
+    setting = setting_for(experiment, seed=seed)
+    typer.echo(f"no curve is given: fitting one on {setting.proxy.data.name}", err=True)
+    return fitted(experiment, setting)
 
 
 def _seed(seed: int) -> int:
@@ -314,27 +326,15 @@ def _events(folder: Path | None) -> Callable[[dict[str, Any]], None]:
 
 
 @contextmanager
-def _bar(description: str, total: int) -> Iterator[tuple[Progress, Any]]:
-    """A progress bar for a person who waits; quiet in a file or a pipe."""
-    console = Console(stderr=True)
-    columns = (
-        *(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()),
-        *(TextColumn("{task.fields[note]}"), TimeRemainingColumn()),
-    )
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        yield bar, bar.add_task(description, total=total, note="")
-
-
-@contextmanager
 def _rounds(description: str, rounds: int) -> Iterator[Callable[[dict[str, Any]], None]]:
-    with _bar(description, rounds) as (bar, task):
+    with bar(description, rounds) as (shown, task):
 
         def advance(row: dict[str, Any]) -> None:
             parts = [f"{row['round'] / max(row['seconds'], 1e-9):.1f} rounds/s"]
             parts += [f"{name} {row[name]:.3f}" for name in ("loss", "accuracy") if name in row]
             if row["epsilon_spent"] is not None:
                 parts.append(f"ε ≤ {row['epsilon_spent']:.3g} {row['adjacency']}")
-            bar.update(task, note=", ".join(parts))
-            bar.advance(task)
+            shown.update(task, note=", ".join(parts))
+            shown.advance(task)
 
         yield advance

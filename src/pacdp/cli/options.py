@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from pacdp.checks import member
 from pacdp.errors import InputError
 from pacdp.privacy import ACCOUNTANTS, Adjacency, Scope
 
@@ -41,6 +42,16 @@ ScopeName = Annotated[
 SamplingRate = Annotated[
     float | None,
     typer.Option(help="Poisson sampling rate q of the records, unseen by the server; in (0, 1]."),
+]
+Name = Annotated[
+    str, typer.Argument(metavar="EXPERIMENT", help="A shipped experiment, or a TOML file.")
+]
+Profile = Annotated[
+    str | None, typer.Option(metavar="smoke|desk|full", help="One of the experiment's sizes.")
+]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, as training.rounds=5."),
 ]
 Device = Annotated[str, typer.Option(help="Where tensors live: cpu, cuda, mps.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -84,6 +95,12 @@ def device(name: str) -> str:
     except (RuntimeError, AssertionError) as error:
         raise InputError(f"--device {name}: {str(error).splitlines()[0]}") from None
     return name
+
+
+def picture(path: Path) -> Path:
+    """A path for a new picture, of a kind that can be drawn."""
+    member("--out, its ending", path.suffix, (".png", ".svg", ".pdf"))
+    return new_file(path)
 
 
 def new_file(path: Path) -> Path:

@@ -181,11 +181,11 @@ def model_sum(
 ) -> tuple[dict[str, Tensor], int]:
     """The clipped sum of one model, and how many of its examples were not finite."""
     squares, sums = chain.gradients(parameters, inputs, targets, loss, lead=1)
-    # One number tells whether anything at all was not finite.
-    if math.isfinite(squares.sum().item()):
+    # One number tells that all are finite; where it is not, their sum alone may be too large.
+    kept = None if math.isfinite(squares.sum().item()) else torch.isfinite(squares)
+    if kept is None or bool(kept.all()):
         found = sums(clip_factors(squares, bound))
         return {name: found[name] for name in parameters}, 0
-    kept = torch.isfinite(squares)
     again, more = model_sum(chain, parameters, inputs[kept], targets[kept], loss, bound=bound)
     return again, more + int((~kept).sum())
 

@@ -97,12 +97,14 @@ def smoothed(scores: ArrayLike, bounds: ArrayLike, *, at: float) -> float:
     """What is expected at a bound, from scores (seeds, bounds) of others.
 
     >>> round(smoothed([[0.5, 0.7, 0.8, 0.7]], [0.1, 0.2, 0.4, 0.8], at=0.4), 2)
-    0.8
+    0.79
     """
     logs = np.log(positive("bounds", bounds))
     where = np.clip(np.log(at), logs[0], logs[-1])
     mean = np.atleast_2d(np.asarray(scores, float)).mean(0)
-    return float((smoothing_matrix(logs, np.array([where])) @ mean)[0])
+    # A local polynomial may swing a little beyond what was seen.
+    found = float((smoothing_matrix(logs, np.array([where])) @ mean)[0])
+    return min(max(found, float(mean.min())), float(mean.max()))
 
 
 def smoothing_matrix(logs: FloatArray, at: FloatArray) -> FloatArray:

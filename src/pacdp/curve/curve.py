@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, Self
 
+import numpy as np
 from pydantic import Field, model_validator
 from scipy.interpolate import PchipInterpolator
 
@@ -75,6 +76,18 @@ class Curve(Settings):
         """C* for this budget; outside the domain, that of its nearest end."""
         low, high = self.domain
         return self._function()(min(max(positive_number("epsilon", epsilon), low), high))
+
+    def expected(self, epsilon: float) -> float | None:
+        """The score that a budget buys on the proxy; None where the curve holds no grid.
+
+        >>> Curve(family="power", coefficients=(0.5, 0.25)).expected(1.0) is None
+        True
+        """
+        budgets, values = self.evidence.get("budgets"), self.evidence.get("expected")
+        if budgets is None or values is None:
+            return None
+        wanted = math.log(positive_number("epsilon", epsilon))
+        return float(np.interp(wanted, [math.log(one) for one in budgets], values))
 
     def _function(self) -> Callable[[float], float]:
         values = self.coefficients

@@ -43,7 +43,7 @@ def execute(
 def refuse_engine(prepared: Prepared, engine: str, *, device: str = "cpu") -> None:
     """Refuse an engine that does not fit the plan, before anything is written."""
     bench = Workbench(prepared.plan, device=device)
-    choose_engine(engine, bench, make=lambda: bench)
+    choose_engine(engine, bench, make=lambda: Workbench(prepared.plan, device=device))
 
 
 def summary(prepared: Prepared, result: Result, *, profile: str | None) -> dict[str, Any]:

@@ -20,6 +20,8 @@ from pacdp.methods import METHODS, Method, method
 from pacdp.offline import Offline
 from pacdp.settings import Count, Real, Settings, explain
 
+_ANY_CURVE = {"family": "power", "coefficients": (1.0, 0.0)}
+
 
 class Data(Settings):
     """The data set, and who holds what."""
@@ -57,15 +59,18 @@ class Experiment(Settings):
         """The method with the settings it has here; by default the experiment's own."""
         chosen = name or self.method
         given = self.methods.get(chosen, {}) | dict(changes or {})
-        lacking = (
-            [key for key in METHODS[chosen].needs if key not in given] if chosen in METHODS else []
-        )
+        lacking = self.lacking(chosen, given)
         if lacking:
             raise InputError(
-                f"methods.{chosen}.{lacking[0]}: is missing; give one there, such as "
-                '{ family = "power", coefficients = [1.0, 0.4] } or the path of a curve file'
+                f"methods.{chosen}.{lacking[0]}: is missing; pacdp fit makes one, or give it there "
+                'such as { family = "power", coefficients = [1.0, 0.4] }'
             )
         return method(chosen, given)
+
+    def lacking(self, name: str, given: Mapping[str, Any] | None = None) -> list[str]:
+        """Settings that a method needs and has not got here."""
+        known = self.methods.get(name, {}) if given is None else given
+        return [key for key in METHODS[name].needs if key not in known] if name in METHODS else []
 
 
 def shipped() -> list[str]:
@@ -116,7 +121,8 @@ def _checked(content: Mapping[str, Any], where: str, folder: Path | None) -> Exp
     except ValidationError as error:
         raise InputError(f"{where}: {explain(error, Experiment)}") from None
     for name in made.methods:
-        made.made_method(name)
+        # A curve may be fitted later; all else is checked now.
+        made.made_method(name, dict.fromkeys(made.lacking(name), _ANY_CURVE))
     return made
 
 

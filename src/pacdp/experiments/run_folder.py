@@ -4,6 +4,7 @@
 ``plan.json``         everything public, decided before the first round
 ``experiment.json``   the settings it came from
 ``partition.json``    who held which records
+``curve.json``        F, where the run had to fit it
 ``metrics.jsonl``     one line for each round, written as it ends
 ``result.json``       final metrics, and each client's guarantee
 ``model.safetensors`` the final model
@@ -30,7 +31,7 @@ from pacdp.experiments.prepare import Prepared
 from pacdp.federation import Checkpoint, Plan, Result, Workbench
 from pacdp.federation.workbench import Tensors
 
-SETUP = ("experiment.json", "partition.json", "environment.json", ".plan.json")
+SETUP = ("curve.json", "experiment.json", "partition.json", "environment.json", ".plan.json")
 PACKAGES = ("pacdp", "torch", "numpy", "scipy", "dp-accounting")
 
 

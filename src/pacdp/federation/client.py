@@ -78,9 +78,9 @@ class Client:
         """
         bench = workbench or self.workbench
         with self._lock:
+            bench.load(broadcast.model)
             # A copy: what was sent may be the very tensors that are about to be trained.
-            model = {name: value.detach().clone() for name, value in broadcast.model.items()}
-            bench.load(model)
+            model = bench.state()
             scale = self.accept(broadcast)
             work = Participation(
                 *(self.plan, self.number, Broadcast(broadcast.round, model, broadcast.public)),

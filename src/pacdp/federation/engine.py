@@ -61,8 +61,12 @@ class Threads:
 
     def __init__(self, make: Callable[[], Workbench]) -> None:
         self._benches: queue.SimpleQueue[Workbench] = queue.SimpleQueue()
-        for _ in range(torch.get_num_threads()):
-            self._benches.put(make())
+        benches = [make() for _ in range(torch.get_num_threads())]
+        first = [next(iter(bench.parameters.values())) for bench in benches]
+        if len({value.data_ptr() for value in first}) < len(first):
+            raise InputError("make: gives the same model again; must give a new one each time")
+        for bench in benches:
+            self._benches.put(bench)
 
     def round(self, clients: Sequence[Client], broadcast: Broadcast) -> Outcomes:
         """Each client's answer."""

@@ -33,6 +33,9 @@ from pacdp.settings import Settings, explain
 SMALLEST_EPSILON = 1e-12
 
 
+_ADJACENCY = {adjacency.value: adjacency for adjacency in Adjacency}
+
+
 class ClientPlan(Settings):
     """One client's part of the plan, all of it public."""
 
@@ -116,10 +119,10 @@ class Plan(Settings):
         """How many clients are asked in a round."""
         return self.training.asked(len(self.clients))
 
-    @cached_property
+    @property
     def adjacency(self) -> Adjacency:
         """Which data sets are neighbours."""
-        return Adjacency.parse(self.privacy.adjacency)
+        return _ADJACENCY[self.privacy.adjacency]
 
     @property
     def terms(self) -> dict[str, Any]:
@@ -192,7 +195,7 @@ class Plan(Settings):
     def most_releases(self, client: int) -> int:
         """How many releases per record a client makes at most, whatever it is asked."""
         task = self.clients[client]
-        # What is re-planned never runs out before the last round.
+        # What is re-planned may be asked for in any round, and shrinks.
         replanned = self.privacy.spending.policy == "replan"
         return task.each * (self.rounds if replanned else task.participations)
 

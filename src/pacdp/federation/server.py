@@ -135,5 +135,8 @@ def _mean(name: str, replies: Sequence[Reply], weights: FloatArray) -> Tensor:
 
 
 def _finite(reply: Reply) -> bool:
+    scale = reply.noise_scale
+    if not isinstance(scale, int | float) or not 0 < scale < math.inf:
+        return False
     sent = [reply.update, *reply.released]
     return all(bool(torch.isfinite(value).all()) for part in sent for value in part.values())

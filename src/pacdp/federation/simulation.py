@@ -76,6 +76,7 @@ class Result:
             "releases": sum(release.count for release in made),
             "releases_planned": task.releases,
             "noise_multiplier": noises if len(noises) > 1 else task.noise_multiplier,
+            "noise_multiplier_range": _range([release.noise_multiplier for release in made]),
             "mu_realised": None if realised is None or sampled else total_mu(made),
             "sampling_rate": min(sampled, default=1.0),
             "refused": self.refused[number],
@@ -240,6 +241,11 @@ def _replay(
                 book.freeze(whole, run=plan.run, label=plan.label)
         again = [Release(**values) for values in releases]
         book.reserve(*again, run=plan.run, label=plan.label)
+
+
+def _range(values: Sequence[float]) -> list[float] | None:
+    """The least and the most; None of nothing."""
+    return [min(values), max(values)] if values else None
 
 
 def _spent(books: Sequence[Book | None]) -> float | None:

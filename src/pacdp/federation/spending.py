@@ -7,6 +7,7 @@ anything leaves (:mod:`pacdp.privacy.filter`). A share depends on who took part 
 server sees anyway, and never on a record.
 """
 
+import math
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -59,6 +60,7 @@ class Spending(Settings):
             return left / ahead if left > NOTHING else 0.0
         if self.policy == "even" or planned == 1:
             return 1 / planned
-        growth = 4.0 if self.growth is None else float(self.growth)
-        weights = [growth ** (number / (planned - 1)) for number in range(planned)]
-        return weights[min(made, planned - 1)] / sum(weights)
+        # Shares grow by the same factor each time: a geometric sum.
+        rate = math.log(4.0 if self.growth is None else float(self.growth)) / (planned - 1)
+        total = math.expm1(planned * rate) / math.expm1(rate) if rate else float(planned)
+        return math.exp(min(made, planned - 1) * rate) / total

@@ -17,6 +17,7 @@ from pacdp.errors import BudgetExceededError, located
 from pacdp.federation.batches import PaddedBatches
 from pacdp.federation.client import Client
 from pacdp.federation.messages import Broadcast, Reply
+from pacdp.federation.plan import ClientPlan, Plan
 from pacdp.federation.stepper import Stepper
 from pacdp.federation.threads import on_threads
 from pacdp.federation.work import local_batches
@@ -40,9 +41,18 @@ def cannot_stack(bench: Workbench) -> str:
             "the model cannot be stacked; must be a Sequential of Linear, Conv2d, ReLU, Tanh, "
             "MaxPool2d and Flatten"
         )
-    if any(len(t.charges) != 1 or t.charges[0].sampling_rate < 1 for t in plan.clients):
-        return f"{plan.method} does not release one clipped sum a step"
+    if not all(_covered(plan, task) for task in plan.clients):
+        return f"what {plan.method} is charged for is not one clipped sum in each pass"
     return ""
+
+
+def _covered(plan: Plan, task: ClientPlan) -> bool:
+    """Whether the common loop releases no more than a participation pays for."""
+    if len(task.charges) != 1:
+        return False
+    (charge,) = task.charges
+    plain = charge.sampling_rate == 1 and charge.sensitivity == plan.adjacency.sensitivity
+    return plain and charge.each >= task.passes
 
 
 def worth_stacking(bench: Workbench) -> bool:

@@ -38,12 +38,17 @@ class Workbench:
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Take over parameters; what does not fit the model is refused by name."""
+        if not isinstance(state, Mapping):
+            raise InputError(f"model: is {type(state).__name__}, must be tensors by name")
         if set(state) != set(self.parameters):
-            odd = sorted(set(state) ^ set(self.parameters))[0]
+            odd = sorted(map(str, set(state) ^ set(self.parameters)))[0]
             raise InputError(f"parameter {odd}: is in the model or in what was sent, not in both")
         with torch.no_grad():
             for name, parameter in self.parameters.items():
                 value = state[name]
+                dense = isinstance(value, Tensor) and value.layout is torch.strided
+                if not dense or value.is_meta:
+                    raise InputError(f"parameter {name}: is no tensor of numbers")
                 if value.shape != parameter.shape or not value.is_floating_point():
                     raise InputError(
                         f"parameter {name}: is {value.dtype} {tuple(value.shape)}, must be "

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-import pacdp
+from pacdp import __version__
 from pacdp.curve import Choice, Curve, Fitted, choose, fit
 from pacdp.curve.choice import smoothed
 from pacdp.offline.configuration import Offline
@@ -153,5 +153,5 @@ def _evidence(
             "source": str(proxy.data.provenance),
             "sha256": proxy.data.train.digest,
         },
-        "version": pacdp.__version__,
+        "version": __version__,
     }

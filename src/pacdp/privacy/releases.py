@@ -99,6 +99,8 @@ class Release:
         >>> Release.clipped_sum(noise_multiplier=1, adjacency=Adjacency.ZERO_OUT).times(5).count
         5
         """
+        if not isinstance(count, int):
+            return replace(self, count=count)
         return self if count == self.count else _times(self, count)
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,0 +1,83 @@
+"""Grids on a Ray cluster: plain tasks, tried again where a worker dies, scores kept as they come.
+
+A cell gives the same score wherever it is trained: all that chance decides comes from its seed.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pacdp.errors import InputError
+from pacdp.offline.grid import Cell, Worker, in_process
+from pacdp.offline.setting import Setting
+from pacdp.offline.together import can_train_together
+
+# A task that a worker did not live to finish is tried so often again.
+RETRIES = 3
+
+
+def on_ray(address: str) -> Worker:
+    """A worker for :func:`pacdp.offline.grid.run_grid` that trains on a cluster.
+
+    ``local`` starts a cluster of this machine's cores for as long as the grid takes; ``auto`` or
+    ``host:port`` joins one that runs. Every machine of it needs this package.
+
+    >>> on_ray("local").__name__
+    'train'
+    """
+    try:
+        import ray
+    except ImportError:
+        raise InputError("--cluster: needs the package ray: pip install 'pacdp[ray]'") from None
+
+    def train(setting: Setting, cells: Sequence[Cell]) -> Iterator[tuple[Cell, float]]:
+        if not cells:
+            return
+        own = not ray.is_initialized()
+        if own:
+            _connect(ray, address)
+        try:
+            yield from _scores(ray, setting, cells)
+        finally:
+            if own:
+                ray.shutdown()
+
+    return train
+
+
+def _connect(ray: Any, address: str) -> None:
+    quiet = {"log_to_driver": False, "logging_level": "ERROR"}
+    if address == "local":
+        ray.init(include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
+        return
+    try:
+        ray.init(address=address, **quiet)
+    except (ConnectionError, ValueError) as error:
+        said = " ".join(str(error).split())
+        raise InputError(f"--cluster {address}: cannot be reached ({said})") from None
+
+
+def _scores(ray: Any, setting: Setting, cells: Sequence[Cell]) -> Iterator[tuple[Cell, float]]:
+    # Sent once, and not with every task.
+    shared = ray.put(setting)
+    task = ray.remote(num_cpus=1, max_retries=RETRIES)(_train)
+    waiting = [task.remote(shared, part) for part in _parts(setting, cells)]
+    while waiting:
+        done, waiting = ray.wait(waiting)
+        for scores in ray.get(done):
+            yield from scores
+
+
+def _train(setting: Setting, cells: Sequence[Cell]) -> list[tuple[Cell, float]]:
+    import torch
+
+    # One core for each task.
+    torch.set_num_threads(1)
+    return list(in_process(setting, cells))
+
+
+def _parts(setting: Setting, cells: Sequence[Cell]) -> list[list[Cell]]:
+    """Small models by seed, since the cells of a seed are one program; others one by one."""
+    if not can_train_together(setting):
+        return [[cell] for cell in cells]
+    seeds = sorted({cell.seed for cell in cells})
+    return [[cell for cell in cells if cell.seed == seed] for seed in seeds]
