@@ -309,7 +309,7 @@ def test_whether_a_client_answers_depends_on_no_record(label, engine):
     the largest number: the client answers either way."""
     features = np.zeros((12, 4), np.float32)
     features[:, 0] = 1
-    labels = np.ones(12, np.int64)
+    labels = np.zeros(12, np.int64)
     labels[0] = label
     records = Records(features=features, labels=labels, clients=np.zeros(12, np.int64))
     data = replace(HEART, name="edge", train=records, test=records, clients=("a",))
