@@ -6,6 +6,7 @@ therefore asks what the scores can tell: it smooths them over ln C, and takes th
 cannot be told from the best.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -31,7 +32,7 @@ class Choice:
 
     bound: float
     spread: float
-    """Standard error of ln C*, from drawing seeds again."""
+    """Standard error of ln C*, from drawing seeds again and from how lopsided the top is."""
     low: float
     high: float
     """The bounds that cannot be told from the best."""
@@ -67,10 +68,9 @@ def choose(scores: ArrayLike, bounds: ArrayLike, *, rule: Rule = "plateau") -> C
     drawn = _resampled(table)
     if rule == "argmax":
         best = int(mean.argmax())
-        spread = float(logs[drawn.argmax(1)].std()) if len(table) > 1 else 0.0
         return Choice(
             bound=float(grid[best]),
-            spread=spread,
+            spread=_corrected(logs[drawn.argmax(1)], len(table)),
             low=float(grid[best]),
             high=float(grid[best]),
             edge=best in (0, len(grid) - 1),
@@ -81,7 +81,9 @@ def choose(scores: ArrayLike, bounds: ArrayLike, *, rule: Rule = "plateau") -> C
     error = _standard_error(table, smoother)
     smooth, redrawn = smoother @ mean, drawn @ smoother.T
     centre = _centre(smooth, fine, error)
-    spread = float(_centre(redrawn, fine, error).std()) if len(table) > 1 else 0.0
+    spread = _corrected(_centre(redrawn, fine, error), len(table))
+    # Where the top is not symmetric, its middle and its highest point lie apart.
+    spread = math.hypot(spread, (centre - fine[smooth.argmax()]) / 2)
     near = fine[smooth >= smooth.max() - error]
     return Choice(
         bound=float(np.exp(centre)),
@@ -129,6 +131,11 @@ def _resampled(table: FloatArray) -> FloatArray:
     random = np.random.default_rng(0)
     picked: NDArray[np.int64] = random.integers(len(table), size=(_DRAWS, len(table)))
     return np.asarray(table[picked].mean(1))
+
+
+def _corrected(redrawn: FloatArray, seeds: int) -> float:
+    """The standard error that a bootstrap over few seeds stands for; zero with one seed."""
+    return float(redrawn.std()) * math.sqrt(seeds / (seeds - 1)) if seeds > 1 else 0.0
 
 
 def _standard_error(table: FloatArray, smoother: FloatArray) -> float:

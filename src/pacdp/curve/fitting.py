@@ -23,6 +23,10 @@ FAMILIES = ("quadratic", "power", "piecewise")
 _LEAST_SPREAD = 0.02
 
 
+# Budgets, bounds, and how much each counts.
+_Points = tuple[FloatArray, FloatArray, FloatArray]
+
+
 @dataclass(frozen=True)
 class Fit:
     """One family's fit, or why there is none."""
@@ -76,10 +80,8 @@ def fit(
     kept = np.setdiff1d(np.arange(len(epsilon)), outliers)
     weights = 1 / (spread**2 + _LEAST_SPREAD**2)
     domain = (float(epsilon[0]), float(epsilon[-1]))
-    fits = tuple(
-        _fit_one(name, epsilon[kept], bound[kept], weights[kept], domain, monotone)
-        for name in FAMILIES
-    )
+    points = epsilon[kept], bound[kept], weights[kept]
+    fits = tuple(_fit_one(name, points, domain, monotone) for name in FAMILIES)
     usable = [one for one in fits if one.curve is not None and family in (None, one.family)]
     if not usable:
         reasons = "; ".join(f"{one.family}: {one.refused}" for one in fits if one.curve is None)
@@ -89,97 +91,85 @@ def fit(
     return Fitted(curve=best.curve, fits=fits, outliers=tuple(int(n) for n in outliers))
 
 
-def _fit_one(
-    family: str,
-    epsilon: FloatArray,
-    bound: FloatArray,
-    weights: FloatArray,
-    domain: tuple[float, float],
-    monotone: bool,
-) -> Fit:
-    coefficients = _COEFFICIENTS[family]
+def _fit_one(family: str, points: _Points, domain: tuple[float, float], monotone: bool) -> Fit:
     try:
-        curve = Curve(
-            family=family,
-            coefficients=coefficients(epsilon, bound, weights, monotone),
-            domain=domain,
-        )
+        curve = _curve(family, points, domain, monotone)
     except ValidationError as error:
         return Fit(family, None, None, None, str(error.errors()[0]["msg"]))
+    epsilon, bound, _ = points
     said = np.array([curve(value) for value in epsilon])
     total = float(((bound - bound.mean()) ** 2).sum())
     return Fit(
         family=family,
         curve=curve,
         r_squared=1 - float(((bound - said) ** 2).sum()) / total if total > 0 else None,
-        left_out=_left_out(family, epsilon, bound, weights, monotone),
+        left_out=_left_out(family, points, domain, monotone),
     )
 
 
+def _curve(family: str, points: _Points, domain: tuple[float, float], monotone: bool) -> Curve:
+    coefficients = _COEFFICIENTS[family](points, domain, monotone)
+    return Curve.model_validate({"family": family, "coefficients": coefficients, "domain": domain})
+
+
 def _left_out(
-    family: str, epsilon: FloatArray, bound: FloatArray, weights: FloatArray, monotone: bool
+    family: str, points: _Points, domain: tuple[float, float], monotone: bool
 ) -> float | None:
     """What the family says of each budget when that one is left out; None where it says nothing."""
+    epsilon, bound, weights = points
     errors = []
     for number in range(len(epsilon)):
         rest = np.arange(len(epsilon)) != number
         try:
-            curve = Curve(
-                family=family,
-                coefficients=_COEFFICIENTS[family](
-                    *(epsilon[rest], bound[rest], weights[rest], monotone)
-                ),
-                domain=(float(epsilon[0]), float(epsilon[-1])),
-            )
+            curve = _curve(family, (epsilon[rest], bound[rest], weights[rest]), domain, monotone)
         except ValidationError:
             # A family that breaks when a point is missing predicts nothing there.
-            errors.append(np.inf)
-            continue
+            return None
         errors.append(float(np.log(curve(float(epsilon[number])) / bound[number])))
-    found = float(np.sqrt(np.mean(np.square(errors))))
-    return found if np.isfinite(found) else None
+    return float(np.sqrt(np.mean(np.square(errors))))
 
 
-def _quadratic(
-    epsilon: FloatArray, bound: FloatArray, weights: FloatArray, monotone: bool
-) -> tuple[float, ...]:
+def _quadratic(points: _Points, domain: tuple[float, float], monotone: bool) -> tuple[float, ...]:
     """αε² + βε + γ by least squares, as in the paper."""
+    epsilon, bound, _ = points
     if not monotone:
         alpha, beta, gamma = np.polyfit(epsilon, bound, 2)
         return float(alpha), float(beta), float(gamma)
     # A quadratic rises where its slope is not negative at either end; in terms of the two slopes
     # and the value at the lower end, that is a bound on the unknowns.
-    low, high = float(epsilon[0]), float(epsilon[-1])
+    low, high = domain
     along = epsilon - low
     bent = along**2 / (2 * (high - low))
     design = np.stack([np.ones_like(along), along - bent, bent], axis=1)
-    start, first, last = lsq_linear(design, bound, bounds=([-np.inf, 0, 0], np.inf)).x
+    start, first, last = lsq_linear(
+        design, bound, bounds=([-np.inf, 0, 0], np.inf), method="bvls", tol=1e-14
+    ).x
     alpha = (last - first) / (2 * (high - low))
     beta = first - 2 * alpha * low
     return float(alpha), float(beta), float(start - alpha * low**2 - beta * low)
 
 
-def _power(
-    epsilon: FloatArray, bound: FloatArray, weights: FloatArray, monotone: bool
-) -> tuple[float, ...]:
+def _power(points: _Points, domain: tuple[float, float], monotone: bool) -> tuple[float, ...]:
     """a·ε^b: a line in ln ε and ln C, each budget weighed by how sure its bound is."""
+    epsilon, bound, weights = points
     exponent, start = np.polyfit(np.log(epsilon), np.log(bound), 1, w=np.sqrt(weights))
     if monotone and exponent < 0:
         exponent, start = 0.0, np.average(np.log(bound), weights=weights)
     return float(np.exp(start)), float(exponent)
 
 
-def _piecewise(
-    epsilon: FloatArray, bound: FloatArray, weights: FloatArray, monotone: bool
-) -> tuple[float, ...]:
+def _piecewise(points: _Points, domain: tuple[float, float], monotone: bool) -> tuple[float, ...]:
     """Knots that never fall: isotonic regression of ln C, weighed likewise."""
+    epsilon, bound, weights = points
     rising = np.exp(isotonic_regression(np.log(bound), weights=weights).x)
     return tuple(float(value) for pair in zip(epsilon, rising, strict=True) for value in pair)
 
 
-_COEFFICIENTS: dict[
-    str, Callable[[FloatArray, FloatArray, FloatArray, bool], tuple[float, ...]]
-] = {"quadratic": _quadratic, "power": _power, "piecewise": _piecewise}
+_COEFFICIENTS: dict[str, Callable[[_Points, tuple[float, float], bool], tuple[float, ...]]] = {
+    "quadratic": _quadratic,
+    "power": _power,
+    "piecewise": _piecewise,
+}
 
 
 def _outliers(epsilon: FloatArray, bound: FloatArray) -> Sequence[int]:

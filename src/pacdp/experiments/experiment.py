@@ -77,7 +77,7 @@ def shipped() -> list[str]:
     """The names of the experiments that come with the package.
 
     >>> shipped()
-    ['heart', 'heart-personalised']
+    ['cifar10', 'heart', 'heart-personalised', 'mnist']
     """
     files = resources.files("pacdp.experiments").joinpath("files").iterdir()
     return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
