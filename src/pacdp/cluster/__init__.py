@@ -3,6 +3,7 @@
 A cell gives the same score wherever it is trained: all that chance decides comes from its seed.
 """
 
+import socket
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -50,8 +51,12 @@ def _connect(ray: Any, address: str) -> None:
         ray.init(include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
         return
     try:
+        # Ray itself waits for minutes, and then ends the process.
+        host, colon, port = address.removeprefix("ray://").rpartition(":")
+        if colon:
+            socket.create_connection((host, int(port)), timeout=5).close()
         ray.init(address=address, **quiet)
-    except (ConnectionError, ValueError) as error:
+    except (OSError, ValueError) as error:
         said = " ".join(str(error).split())
         raise InputError(f"--cluster {address}: cannot be reached ({said})") from None
 
