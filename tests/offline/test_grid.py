@@ -228,6 +228,15 @@ def test_bounds_are_widened_where_the_best_lies_at_their_edge():
     assert any(choice["edge"] for choice in still.evidence["choices"])
 
 
+def test_other_learning_rates_are_shown_beside():
+    """Twice the rate asks for a smaller bound: it is the product that counts."""
+    offline = SMALL.model_copy(update={"rates": (0.1, 2.0)})
+    slow, fast = fit_curve(setting(), offline).evidence["rates"]
+    assert (slow["lr"], fast["lr"]) == (0.1, 2.0)
+    assert np.mean(np.log(slow["bounds"])) > np.mean(np.log(fast["bounds"]))
+    assert slow["product"][0] == pytest.approx(0.1 * slow["bounds"][0])
+
+
 def test_what_a_budget_buys(curve):
     values = [curve.expected(e) for e in (0.05, 0.5, 5.0)]
     assert values == sorted(values)

@@ -244,6 +244,11 @@ def _print(curve: "Curve") -> None:
         )
     if evidence["outliers"]:
         rows["left out"] = ", ".join(f"ε = {value:.3g}" for value in evidence["outliers"])
+    for other in evidence.get("rates", ()):
+        rows[f"lr {other['lr']:g}"] = (
+            f"lr·C* {min(other['product']):.3g} to {max(other['product']):.3g}, mean "
+            f"{evidence['metric']} {_score(curve, sum(other['scores']) / len(other['scores']))}"
+        )
     edges = [
         budget
         for budget, choice in zip(evidence["budgets"], evidence["choices"], strict=True)

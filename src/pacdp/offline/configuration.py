@@ -43,6 +43,9 @@ class Offline(Settings):
         Axis(low=0.01, high=10.0, count=12), description="Clipping bounds C of the grid."
     )
     seeds: Count = Field(5, description="Trainings of each cell.")
+    rates: tuple[Real, ...] = Field(
+        (), description="Other learning rates, to see what C* and lr·C would be under them."
+    )
     rule: Literal["plateau", "argmax"] = Field(
         "plateau", description="How C* is chosen: plateau knows the noise, argmax is the paper's."
     )
@@ -56,6 +59,8 @@ class Offline(Settings):
 
     @model_validator(mode="after")
     def _checked(self) -> Self:
+        if not all(0 < rate < float("inf") for rate in self.rates):
+            raise ValueError("rates: must be positive numbers")
         for name, least in (("budgets", 4), ("bounds", 3)):
             values = self.axis(name)
             if len(values) < least or any(a >= b for a, b in pairwise(values)):

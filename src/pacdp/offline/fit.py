@@ -1,7 +1,7 @@
 """From a grid to the curve, with all that it was made from."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -56,6 +56,7 @@ def fit_curve(
     fresh = tuple(range(offline.seeds, 2 * offline.seeds))
     lost = _regret(setting, found.curve, matrix, fresh, kept, worker, observe)
     evidence = _evidence(setting, offline, matrix, choices, found, lost)
+    evidence["rates"] = [_under(setting, rate, grid, offline, worker) for rate in offline.rates]
     return found.curve.model_copy(update={"evidence": evidence})
 
 
@@ -110,6 +111,26 @@ def _regret(
             }
         )
     return found
+
+
+def _under(
+    setting: Setting, rate: float, grid: Grid, offline: Offline, worker: Worker
+) -> dict[str, Any]:
+    """What C* would be under another learning rate; where nearly all is clipped, lr·C is one."""
+    training = setting.training
+    slower = training.optimiser.model_copy(update={"lr": rate})
+    other = replace(setting, training=training.model_copy(update={"optimiser": slower}))
+    matrix = run_grid(other, grid, worker=worker)
+    choices = [
+        choose(matrix.scores[:, row], matrix.bounds, rule=offline.rule)
+        for row in range(len(matrix.budgets))
+    ]
+    return {
+        "lr": rate,
+        "bounds": [choice.bound for choice in choices],
+        "product": [rate * choice.bound for choice in choices],
+        "scores": [choice.score for choice in choices],
+    }
 
 
 def _evidence(

@@ -107,10 +107,7 @@ class Kept:
     def open(cls, path: Path | None, setting: Setting) -> "Kept":
         """What the file holds; one that was made under another setting is refused."""
         kept = cls(path, setting.digest)
-        if path is None:
-            return kept
-        if not path.exists():
-            path.write_text(json.dumps({"setting": kept.setting}) + "\n")
+        if path is None or not path.exists():
             return kept
         first, *lines = path.read_text().splitlines() or [""]
         try:
@@ -136,8 +133,9 @@ class Kept:
         self.scores[cell] = score
         if self.path is None:
             return
+        first = "" if self.path.exists() else json.dumps({"setting": self.setting}) + "\n"
         with self.path.open("a") as out:
-            out.write(_line((cell, score)) + "\n")
+            out.write(f"{first}{_line((cell, score))}\n")
             out.flush()
             os.fsync(out.fileno())
 
