@@ -15,8 +15,8 @@ demo: $(VENV)/.installed ## Show the whole idea on four hospitals, with a table 
 
 setup: $(VENV)/.developer ## Make the virtual environment with everything a developer needs
 
-test: setup ## Run every test
-	$(BIN)/python -m pytest
+test: setup ## Run every test, on all cores
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
 check: setup ## Lint, format check and strict types
 	$(BIN)/ruff check .
