@@ -21,9 +21,6 @@ from pacdp.checks import positive_number
 from pacdp.errors import DataError
 from pacdp.settings import Settings
 
-# Points of the domain, evenly spaced in ln ε, at which a curve is checked.
-CHECKED = 1000
-
 
 class Curve(Settings):
     """A family and its coefficients, on a domain of budgets.
@@ -59,11 +56,13 @@ class Curve(Settings):
             if given < 4 or given % 2 or any(a >= b for a, b in pairwise(knots)):
                 raise ValueError("piecewise: must be pairs of budget and bound, budgets rising")
         function = self._function()
-        points = [low * (high / low) ** (step / CHECKED) for step in range(CHECKED + 1)]
+        # Each family has its least and largest values at the ends, at a vertex or at knots.
+        points = [low, high]
         if self.family == "quadratic" and self.coefficients[0]:
-            # The lowest or highest point may lie between two of them.
-            vertex = -self.coefficients[1] / (2 * self.coefficients[0])
-            points += [vertex] if low < vertex < high else []
+            points.append(-self.coefficients[1] / (2 * self.coefficients[0]))
+        if self.family == "piecewise":
+            points += self.coefficients[::2]
+        points = [epsilon for epsilon in points if low <= epsilon <= high]
         for epsilon in points:
             if not 0 < function(epsilon) < math.inf:
                 raise ValueError(

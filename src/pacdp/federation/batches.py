@@ -25,36 +25,45 @@ class PaddedBatches:
         records: Sequence[tuple[Tensor, Tensor]],
         orders: Sequence[Iterator[NDArray[np.int64] | None]],
     ) -> None:
-        self._sizes = [len(inputs) for inputs, _ in records]
+        self._sizes = np.array([len(inputs) for inputs, _ in records])
         self._inputs = pad_sequence([inputs for inputs, _ in records], batch_first=True)
         self._targets = pad_sequence([targets for _, targets in records], batch_first=True)
-        self._orders = orders
+        self._index, self._lengths = self._laid_out([list(order) for order in orders])
+        self._step = 0
+
+    def _laid_out(
+        self, orders: Sequence[Sequence[NDArray[np.int64] | None]]
+    ) -> tuple[NDArray[np.int64] | None, NDArray[np.int64]]:
+        """Where the records of (client, step, example) are, and how many there are of each."""
+        steps = max(len(order) for order in orders)
+        lengths = np.zeros((len(orders), steps), np.int64)
+        for row, (order, size) in enumerate(zip(orders, self._sizes, strict=True)):
+            lengths[row, : len(order)] = [size if one is None else len(one) for one in order]
+        if all(one is None for order in orders for one in order):
+            return None, lengths
+        index = np.zeros((len(orders), steps, int(lengths.max())), np.int64)
+        for row, (order, size) in enumerate(zip(orders, self._sizes, strict=True)):
+            for step, one in enumerate(order):
+                index[row, step, : lengths[row, step]] = np.arange(size) if one is None else one
+        index += np.arange(len(orders))[:, None, None] * self._inputs.shape[1]
+        return index, lengths
 
     def next(self, active: int) -> tuple[Tensor, Tensor, Tensor | None]:
         """Inputs and targets (clients, examples, ...) and which are there, of the first clients.
 
         None where nothing is padded.
         """
-        chosen = [next(order) for order in self._orders[:active]]
-        if all(one is None for one in chosen):
-            present = self._present(self._sizes[:active])
-            return self._inputs[:active], self._targets[:active], present
-        lists = [
-            np.arange(size) if one is None else one
-            for one, size in zip(chosen, self._sizes, strict=False)
-        ]
-        lengths = [len(one) for one in lists]
-        index = np.zeros((active, max(lengths)), np.int64)
-        for row, one in enumerate(lists):
-            index[row, : len(one)] = one
-        index += np.arange(active)[:, None] * self._inputs.shape[1]
-        flat = torch.from_numpy(index).to(self._inputs.device)
+        lengths = self._lengths[:active, self._step]
+        longest = int(lengths.max())
+        step, self._step = self._step, self._step + 1
+        if self._index is None:
+            return self._inputs[:active], self._targets[:active], self._present(lengths, longest)
+        flat = torch.from_numpy(self._index[:active, step, :longest]).to(self._inputs.device)
         inputs, targets = self._inputs.flatten(0, 1)[flat], self._targets.flatten(0, 1)[flat]
-        return inputs, targets, self._present(lengths)
+        return inputs, targets, self._present(lengths, longest)
 
-    def _present(self, lengths: Sequence[int]) -> Tensor | None:
-        longest = max(lengths)
-        if min(lengths) == longest:
+    def _present(self, lengths: NDArray[np.int64], longest: int) -> Tensor | None:
+        if lengths.min() == longest:
             return None
         device = self._inputs.device
-        return torch.arange(longest, device=device) < torch.tensor(lengths, device=device)[:, None]
+        return torch.arange(longest, device=device) < torch.from_numpy(lengths).to(device)[:, None]

@@ -160,15 +160,16 @@ class Stack:
 
 
 def _groups(paid: Sequence[_Paid]) -> Iterator[list[_Paid]]:
-    """Clients of similar size together, the largest first, within what memory allows."""
+    """Clients with batches of similar size together, the largest first, within a limit."""
     group: list[_Paid] = []
     # More records are never fewer steps.
     for one in sorted(paid, key=lambda p: p.client.task.records, reverse=True):
         if group:
-            largest = group[0].client.task.records
+            largest = group[0].client.task
             width = int(np.prod(one.client.plan.shape))
-            full = (len(group) + 1) * largest * width > LARGEST_STACK
-            if full or 2 * one.client.task.records < largest:
+            full = (len(group) + 1) * largest.records * width > LARGEST_STACK
+            # Padding costs what a batch is short of the longest one.
+            if full or 2 * one.client.task.divisor < largest.divisor:
                 yield group
                 group = []
         group.append(one)

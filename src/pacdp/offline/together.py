@@ -115,14 +115,15 @@ class _Program:
         return averaged.of(model)
 
     def _groups(self, jobs: Sequence[_Job]) -> Iterator[list[_Job]]:
-        """Jobs of similar size together, those with most records first, within a limit."""
+        """Jobs with batches of similar size together, the most records first, within a limit."""
         group: list[_Job] = []
         width = len(self._pairs) * int(self._first[0][next(iter(self._first[0]))].shape[0])
         for job in sorted(jobs, key=lambda job: job.task.records, reverse=True):
             if group:
                 largest = group[0].task
                 full = (len(group) + 1) * math.ceil(largest.divisor) * width > LARGEST
-                if full or 2 * job.task.records < largest.records:
+                # Padding costs what a batch is short of the longest one.
+                if full or 2 * job.task.divisor < largest.divisor:
                     yield group
                     group = []
             group.append(job)
@@ -140,6 +141,7 @@ class _Program:
         bounds = self._bounds * self._schedule.factor(number, rounds=jobs[0].plan.rounds)
         divisors = torch.tensor([task.divisor for task in tasks])[:, None]
         sigmas = self._noises(jobs) * bounds / divisors
+        shares = (1 / divisors).expand_as(sigmas).contiguous()
         batches = PaddedBatches(
             [self._records[job.seed][job.client] for job in jobs],
             [local_batches(job.plan, job.client, number) for job in jobs],
@@ -162,7 +164,7 @@ class _Program:
             for name, value in sums.items():
                 like = self._first[0][name]
                 draws = cells.shaped(torch.stack([one.normal(like, 1.0) for one in noise]))
-                value.div_(cells.spread(divisors[:active].expand(-1, sigmas.shape[1]), value))
+                value.mul_(cells.spread(shares[:active], value))
                 value.addcmul_(draws, cells.spread(sigmas[:active], value))
                 still = torch.zeros_like(local[name][active:])
                 gradient[name] = value if active == len(jobs) else torch.cat([value, still])
