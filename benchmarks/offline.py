@@ -36,7 +36,7 @@ def rows() -> Iterator[Row]:
     )
     run_grid(setting, Grid((1.0,), (1.0,), GRID.seeds))  # deal out the records once
     ours, peer = interleaved(
-        lambda: run_grid(setting, GRID), lambda: by_opacus(setting, 1.0, 1.0, 0), repeats=3
+        lambda: run_grid(setting, GRID), lambda: by_opacus(setting, 1.0, 1.0, 0), repeats=7
     )
     trainings = len(GRID.cells)
     yield Row(

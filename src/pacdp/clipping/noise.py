@@ -9,6 +9,8 @@ releases of few coordinates at full precision where that matters.
 """
 
 import os
+import struct
+import threading
 from hashlib import shake_128
 from typing import Protocol
 
@@ -40,10 +42,8 @@ class SimulatedNoise:
 
     def __init__(self, *, seed: int, client: int, round: int, step: int) -> None:  # noqa: A002
         try:
-            words = b"".join(
-                value.to_bytes(8, "big", signed=True) for value in (seed, client, round, step)
-            )
-        except (OverflowError, AttributeError):
+            words = struct.pack(">qqqq", seed, client, round, step)
+        except struct.error:
             raise InputError(
                 f"noise key {(seed, client, round, step)}: must be 64-bit whole numbers"
             ) from None
@@ -51,14 +51,30 @@ class SimulatedNoise:
         self._generator: torch.Generator | None = None
 
     def normal(self, like: Tensor, sigma: float) -> Tensor:
+        return self.fill(torch.empty_like(like), sigma)
+
+    def fill(self, out: Tensor, sigma: float) -> Tensor:
+        """The same in a tensor that is there."""
         if self._generator is None:
-            self._generator = _generator(self._key, like.device)
-        return torch.empty_like(like).normal_(0, sigma, generator=self._generator)
+            self._generator = _generator(self._key, out.device)
+        return out.normal_(0, sigma, generator=self._generator)
 
 
 # How torch saves its Mersenne twister: a header, then 624 words of state, each in eight bytes.
 _WORDS, _HEADER = 624, 24
 _SEEDED = torch.Generator().manual_seed(0).get_state().numpy()
+
+
+class _State(threading.local):
+    """A state to be filled in and copied, for each thread."""
+
+    def __init__(self) -> None:
+        state = _SEEDED.copy()
+        self.words = state[_HEADER : _HEADER + 8 * _WORDS].view(np.uint64)
+        self.whole = torch.from_numpy(state)
+
+
+_state = _State()
 
 
 def _generator(key: bytes, device: torch.device) -> torch.Generator:
@@ -70,11 +86,9 @@ def _generator(key: bytes, device: torch.device) -> torch.Generator:
     stream = shake_128(key)
     if device.type != "cpu":
         return torch.Generator(device).manual_seed(int.from_bytes(stream.digest(8), "big") >> 1)
-    state = _SEEDED.copy()
-    words = np.frombuffer(stream.digest(4 * _WORDS), dtype=np.uint32)
-    state[_HEADER : _HEADER + 8 * _WORDS].view(np.uint64)[:] = words
+    _state.words[:] = np.frombuffer(stream.digest(4 * _WORDS), dtype=np.uint32)
     generator = torch.Generator()
-    generator.set_state(torch.from_numpy(state))
+    generator.set_state(_state.whole)
     return generator
 
 

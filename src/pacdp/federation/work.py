@@ -37,11 +37,16 @@ def local_batches(plan: Plan, client: int, round: int) -> Iterator[NDArray[np.in
         for _ in range(task.steps):
             yield None
         return
+    # As np.array_split does: the first parts have one more where it does not come out even.
+    size, longer = divmod(task.units, task.batches)
+    border = longer * (size + 1)
     for number in range(task.passes):
-        random = np.random.default_rng([plan.seed, client, round, number])
-        parts = np.array_split(random.permutation(task.units), task.batches)
-        for part in parts[: task.steps - number * task.batches]:
-            yield np.sort(part)
+        order = np.random.default_rng([plan.seed, client, round, number]).permutation(task.units)
+        parts = [
+            *np.sort(order[:border].reshape(longer, size + 1), axis=1),
+            *np.sort(order[border:].reshape(-1, size), axis=1),
+        ]
+        yield from parts[: task.steps - number * task.batches]
 
 
 class Participation:

@@ -109,10 +109,20 @@ class _Program:
             ]
             if jobs:
                 groups = list(self._groups(jobs))
-                updates = on_threads(partial(self._updates, number=number, model=model), groups)
+                updates = on_threads(
+                    partial(self._updates, number=number, model=model),
+                    groups,
+                    most=None if self._heavy else 1,
+                )
                 move(self._combined(number, groups, updates, model))
             averaged.add(number, model)
         return averaged.of(model)
+
+    @property
+    def _heavy(self) -> bool:
+        """Whether a step is mostly arithmetic; of the rest Python does one thing at a time."""
+        size = sum(value.numel() for value in self._first[0].values()) * len(self._pairs)
+        return size * max(task.divisor for task in self._plans[0][0].clients) > 2**22
 
     def _groups(self, jobs: Sequence[_Job]) -> Iterator[list[_Job]]:
         """Jobs with batches of similar size together, the most records first, within a limit."""
@@ -163,9 +173,11 @@ class _Program:
             gradient = {}
             for name, value in sums.items():
                 like = self._first[0][name]
-                draws = cells.shaped(torch.stack([one.normal(like, 1.0) for one in noise]))
+                draws = like.new_empty(active, *like.shape)
+                for one, row in zip(noise, draws, strict=True):
+                    one.fill(row, 1.0)
                 value.mul_(cells.spread(shares[:active], value))
-                value.addcmul_(draws, cells.spread(sigmas[:active], value))
+                value.addcmul_(cells.shaped(draws), cells.spread(sigmas[:active], value))
                 still = torch.zeros_like(local[name][active:])
                 gradient[name] = value if active == len(jobs) else torch.cat([value, still])
             move(gradient)
