@@ -1,13 +1,14 @@
 """Partitions: every record once, nobody empty, units whole, the same from the same seed."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pacdp.data import Partition, Records, load, partition
+from pacdp.data import Partition, load, partition
 from pacdp.data.partition import RULES
 from pacdp.data.plot import figure
 from pacdp.errors import DataError, InputError
@@ -17,8 +18,7 @@ DIGITS = load("digits")
 
 def with_units(dataset, size):
     units = np.arange(len(dataset.train)) // size
-    values = vars(dataset.train) | {"units": units}
-    return type(dataset)(**vars(dataset) | {"train": Records(**values), "unit": "person"})
+    return replace(dataset, train=replace(dataset.train, units=units), unit="person")
 
 
 @given(

@@ -458,15 +458,14 @@ def test_kill_9_never_loses_a_release_that_got_out(path, ledger):
     got_out: list[str] = []
     kills = 25
     for number in range(kills):
-        process = spender(path, tiny, f"life {number}")
-        go(process)
-        for _ in range(rng.randrange(1, 30)):
-            got_out.append(process.stdout.readline().strip())
-        # The child is somewhere in its next releases: reading, journalling, syncing, printing.
-        process.send_signal(signal.SIGKILL)
-        # Not communicate(), which passes over what readline has read ahead.
-        got_out += process.stdout.read().split()
-        process.wait()
+        with spender(path, tiny, f"life {number}") as process:
+            go(process)
+            for _ in range(rng.randrange(1, 30)):
+                got_out.append(process.stdout.readline().strip())
+            # The child is somewhere in its next releases: reading, journalling, syncing, printing.
+            process.send_signal(signal.SIGKILL)
+            # Not communicate(), which passes over what readline has read ahead.
+            got_out += process.stdout.read().split()
         entries = Ledger(path).entries
         recorded = {entry.hash for entry in entries}
         assert recorded.issuperset(got_out)
