@@ -1,13 +1,11 @@
 """The offline phase of an experiment: which proxy, under which plan."""
 
-from pacdp.curve import Curve
 from pacdp.data import Dataset, Partition, load, proxy_for, refuse_overlap
 from pacdp.data.proxy import PAIRS, Proxy
 from pacdp.data.small import synthetic
 from pacdp.errors import InputError
 from pacdp.experiments.experiment import Experiment
 from pacdp.experiments.prepare import read_data
-from pacdp.methods.pac_dp import PacDp
 from pacdp.offline import Setting
 from pacdp.schedule import Schedule
 
@@ -70,9 +68,3 @@ def find_proxy(experiment: Experiment, dataset: Dataset) -> Proxy:
 def _schedule(experiment: Experiment) -> Schedule:
     given = experiment.methods.get("pac-dp", {}).get("schedule", {})
     return Schedule.model_validate(given)
-
-
-def with_curve(experiment: Experiment, curve: Curve) -> PacDp:
-    """PAC-DP as the experiment has it, with this curve."""
-    settings = {**experiment.methods.get("pac-dp", {}), "curve": curve}
-    return PacDp.model_validate(settings)
