@@ -49,16 +49,26 @@ def cost(plan: Plan) -> Cost:
     steps = round(sum(asked))
     return Cost(
         parameters=size,
-        bytes_per_round=2 * plan.per_round * size * BYTES_PER_NUMBER,
+        bytes_per_round=bytes_per_round(plan, size),
         steps=steps,
         seconds=steps * _step_seconds(bench),
-        signal_to_noise=[
-            None
-            if task.noise_multiplier is None
-            else task.divisor / (task.noise_multiplier * math.sqrt(size))
-            for task in plan.clients
-        ],
+        signal_to_noise=signal_to_noise(plan, size),
     )
+
+
+def bytes_per_round(plan: Plan, parameters: int) -> int:
+    """What all clients of a round send and are sent."""
+    return 2 * plan.per_round * parameters * BYTES_PER_NUMBER
+
+
+def signal_to_noise(plan: Plan, parameters: int) -> list[float | None]:
+    """For each client the best case of a release: all gradients of length C point one way."""
+    return [
+        None
+        if task.noise_multiplier is None
+        else task.divisor / (task.noise_multiplier * math.sqrt(parameters))
+        for task in plan.clients
+    ]
 
 
 def _step_seconds(bench: Workbench) -> float:

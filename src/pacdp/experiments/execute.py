@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from pacdp.experiments.cost import bytes_per_round, signal_to_noise
 from pacdp.experiments.prepare import Prepared
 from pacdp.federation import Checkpoint, Result, Workbench, simulate
 from pacdp.federation.engine import EngineName, choose_engine
@@ -49,7 +50,12 @@ def refuse_engine(prepared: Prepared, engine: str, *, device: str = "cpu") -> No
 def summary(prepared: Prepared, result: Result, *, profile: str | None) -> dict[str, Any]:
     """One object that says what came of a run. What does not exist is null, never infinite."""
     plan = result.plan
-    clients = result.clients()
+    parameters = sum(value.numel() for value in result.model.values())
+    ratios = signal_to_noise(plan, parameters)
+    clients = [
+        {**client, "signal_to_noise": ratio}
+        for client, ratio in zip(result.clients(), ratios, strict=True)
+    ]
     return {
         "experiment": prepared.experiment.name,
         "method": plan.method,
@@ -61,6 +67,8 @@ def summary(prepared: Prepared, result: Result, *, profile: str | None) -> dict[
         "chance": result.chance,
         "rounds": plan.rounds,
         "seconds": result.seconds,
+        "parameters": parameters,
+        "bytes_per_round": bytes_per_round(plan, parameters),
         "accuracy_by_budget": {
             f"{budget:g}": accuracy
             for budget, accuracy in by_level(

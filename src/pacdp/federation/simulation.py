@@ -164,6 +164,7 @@ def simulate(
         asked = plan.participants(number)
         fails = {one: _failure(plan.seed, number, one, failure_rate) for one in asked}
         there = [client(one) for one in asked if not fails[one][0]]
+        followed = plan.made_method.followed(server.public)
         found = computing.round(there, server.broadcast(number))
         answered = [one for one in found.values() if isinstance(one, Reply)]
         replies = [reply for reply in answered if not fails[reply.client][1]]
@@ -181,6 +182,8 @@ def simulate(
             "adjacency": plan.privacy.adjacency,
             "seconds": time.perf_counter() - started,
         }
+        if followed is not None:
+            row["clipping_bound"] = followed
         if (number + 1) % evaluate_every == 0 or number + 1 == plan.rounds:
             bench.load(server.model)
             predicted = metrics.predict(bench.model, test, classes=plan.classes)

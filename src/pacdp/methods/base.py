@@ -177,6 +177,10 @@ class Method(Settings):
         """C_i^t as planned. It depends on the budget and the round alone."""
         raise NotImplementedError
 
+    def followed(self, public: Public) -> float | None:
+        """The bound that noised values have led to, the median of the clients'; usually none."""
+        return None
+
     def charges(self, terms: Terms) -> list[Charge]:
         """What each participation releases, at the noise the budget asks for."""
         return [clipped_gradients(terms)]

@@ -6,6 +6,7 @@ alone, and the counts are paid for: a share β of the budget, with the rest left
 """
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
@@ -88,6 +89,10 @@ class MedianTracker(Quantile):
         """Refuse a bound that is none."""
         _bound(public, "bounds", client)
 
+    def followed(self, public: Public) -> float:
+        """The median of the clients' bounds."""
+        return statistics.median(public["bounds"])
+
     def start(self, clients: int) -> Public:
         """Every client's bound."""
         return {"bounds": [self.first_bound] * clients}
@@ -124,6 +129,10 @@ class AdaptiveQuantile(Quantile):
     def check(self, public: Public, client: int) -> None:
         """Refuse a bound that is none."""
         _bound(public, "bound")
+
+    def followed(self, public: Public) -> float:
+        """The bound of all."""
+        return float(public["bound"])
 
     def start(self, clients: int) -> Public:
         """The bound of all."""

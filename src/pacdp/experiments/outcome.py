@@ -1,0 +1,66 @@
+"""A finished run as one value: what was planned, what each round saw, and what came of it."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from pacdp.errors import DataError
+from pacdp.experiments.execute import summary
+from pacdp.experiments.prepare import Prepared
+from pacdp.federation import Plan, Result
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Outcome:
+    """All that tables, figures and reports are made from; of the model nothing is kept."""
+
+    plan: Plan
+    rows: Sequence[Mapping[str, Any]]
+    """One for each round, as in ``metrics.jsonl``."""
+    result: Mapping[str, Any]
+    """The summary, as in ``result.json``."""
+
+    @classmethod
+    def of(cls, prepared: Prepared, result: Result, *, profile: str | None = None) -> "Outcome":
+        """What came of a run that has just ended."""
+        found = summary(prepared, result, profile=profile)
+        return cls(plan=result.plan, rows=list(result.history), result=found)
+
+    @classmethod
+    def of_folder(cls, folder: Path) -> "Outcome":
+        """What is in the folder of a finished run."""
+        for name in ("plan.json", "metrics.jsonl", "result.json"):
+            if not (folder / name).is_file():
+                raise DataError(f"{folder}: has no {name}, must be the folder of a finished run")
+        try:
+            lines = (folder / "metrics.jsonl").read_text().splitlines()
+            rows = [json.loads(line) for line in lines]
+            result = json.loads((folder / "result.json").read_text())
+        except ValueError as error:
+            raise DataError(f"{folder}: is damaged ({error})") from error
+        return cls(plan=Plan.load(folder / "plan.json"), rows=rows, result=result)
+
+    def save(self, path: Path) -> None:
+        """Write it as one JSON file, whole or not at all."""
+        content = {
+            "plan": self.plan.model_dump(mode="json"),
+            "rows": list(self.rows),
+            "result": dict(self.result),
+        }
+        beside = path.with_name(f".{path.name}.new")
+        beside.write_text(json.dumps(content, allow_nan=False, ensure_ascii=False) + "\n")
+        beside.replace(path)
+
+    @classmethod
+    def load(cls, path: Path) -> "Outcome":
+        """Read what :meth:`save` wrote."""
+        try:
+            content = json.loads(path.read_text())
+            plan = Plan.model_validate(content["plan"])
+            return cls(plan=plan, rows=content["rows"], result=content["result"])
+        except (ValueError, KeyError, TypeError, ValidationError) as error:
+            raise DataError(f"{path}: is no outcome of a run ({error})") from error
