@@ -47,7 +47,7 @@ def plan_command(
 
     experiment = read_experiment(name, profile=profile, changes=changes or [])
     chosen = _method(experiment, method)
-    dataset, split = read_data(experiment, seed=_seed(seed))
+    dataset, split = read_data(experiment.data, seed=_seed(seed))
     made = plan_for(experiment, chosen, dataset, split, seed=seed)
     price = cost(made)
     if out is not None:

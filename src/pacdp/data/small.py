@@ -4,6 +4,9 @@ They serve as proxies. Breast cancer is scaled by its own published minima and m
 for a public set and would not be for a private one.
 """
 
+import math
+from collections.abc import Sequence
+
 import numpy as np
 
 from pacdp.checks import count, positive_number
@@ -68,6 +71,7 @@ def synthetic(
     *,
     records: int = 2000,
     features: int = 13,
+    shape: Sequence[int] | None = None,
     classes: int = 2,
     clients: int = 4,
     separation: float = 2.0,
@@ -76,12 +80,17 @@ def synthetic(
 ) -> Dataset:
     """Gaussian clouds, one for each class, with centres ``separation`` apart on average.
 
+    With a ``shape`` records are images of that shape (channels, height, width), not rows.
+
     >>> data = synthetic(records=100, features=5, clients=3)
     >>> data.shape, len(data.clients)
     ((5,), 3)
+    >>> synthetic(shape=[3, 8, 8], classes=10).shape
+    (3, 8, 8)
     """
     size = int(count("records", records))
-    dimensions = int(count("features", features))
+    frame = [int(count("shape", side)) for side in shape or [features]]
+    dimensions = math.prod(frame)
     kinds = int(count("classes", classes))
     holders = int(count("clients", clients))
     distance = positive_number("separation", separation)
@@ -98,7 +107,7 @@ def synthetic(
     values = centres[labels] + random.normal(size=(size, dimensions)) / np.sqrt(dimensions)
     made = Records(
         # Most values lie in [−1, 1]; the rest is cut off, as medical ranges do.
-        features=np.clip(values, -1, 1).astype(np.float32),
+        features=np.clip(values, -1, 1).astype(np.float32).reshape(size, *frame),
         labels=labels,
         clients=(np.arange(size, dtype=np.int64) // kinds) % holders,
     )

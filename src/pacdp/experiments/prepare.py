@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass
 
-from pacdp.data import Dataset, Partition, load, partition, proxy_for, refuse_overlap
+from pacdp.data import Dataset, Partition, load, partition, refuse_overlap
 from pacdp.data.partition import RULES
+from pacdp.data.proxy import PAIRS
 from pacdp.errors import InputError
-from pacdp.experiments.experiment import Experiment
+from pacdp.experiments.experiment import Data, Experiment
+from pacdp.experiments.proxies import find_proxy
 from pacdp.federation import Plan, Workbench, make_plan
 from pacdp.federation.hot_start import before_any_private_record, hot_start
 from pacdp.federation.workbench import Tensors
@@ -25,9 +27,8 @@ class Prepared:
     """How good the first model is, where public data trained it."""
 
 
-def read_data(experiment: Experiment, *, seed: int) -> tuple[Dataset, Partition]:
+def read_data(settings: Data, *, seed: int) -> tuple[Dataset, Partition]:
     """The data set and its split among clients; the seed draws the split where it is drawn."""
-    settings = experiment.data
     taken = [key for key in settings.options if key in ("name", "folder")]
     if taken:
         raise InputError(f"data.options.{taken[0]}: is no option of a data set")
@@ -62,15 +63,23 @@ def plan_for(
 
 
 def prepare(
-    experiment: Experiment, *, method: Method | None = None, seed: int = 0, device: str = "cpu"
+    experiment: Experiment,
+    *,
+    method: Method | None = None,
+    seed: int = 0,
+    device: str = "cpu",
+    read: tuple[Dataset, Partition] | None = None,
 ) -> Prepared:
-    """Decide everything before the first round."""
-    dataset, split = read_data(experiment, seed=seed)
+    """Decide everything before the first round; ``read`` are its records, where they are known."""
+    dataset, split = read or read_data(experiment.data, seed=seed)
     plan = plan_for(experiment, method or experiment.made_method(), dataset, split, seed=seed)
     bench = Workbench(plan, device=device)
     initial, before = bench.state(), None
     if experiment.hot_start is not None:
-        proxy = proxy_for(experiment.data.name, experiment.hot_start.proxy)
+        wanted = experiment.hot_start.proxy
+        if wanted is None and experiment.data.name not in PAIRS:
+            raise InputError("hot_start.proxy: is missing; must name public data of the same shape")
+        proxy = find_proxy(experiment.data.name, dataset, wanted)
         refuse_overlap(proxy.data, dataset)
         initial = hot_start(bench, proxy.data, experiment.hot_start, seed=seed)
         before = before_any_private_record(bench, initial, dataset)

@@ -12,6 +12,7 @@ from pacdp.methods.dp_fedavg import DpFedAvg
 from pacdp.methods.fedavg import FedAvg
 from pacdp.methods.fixed import Fixed
 from pacdp.methods.nbafl import Nbafl, NbaflOriginal
+from pacdp.methods.noise_once import NoiseOnce
 from pacdp.methods.pac_dp import PacDp
 from pacdp.methods.quantile import AdaptiveQuantile, MedianTracker, NonPrivateQuantile
 from pacdp.methods.rpdp_fl import RpdpFl
@@ -21,7 +22,7 @@ METHODS: dict[str, type[Method]] = {
     kind.name: kind
     for kind in (
         *(PacDp, Fixed, DpFedAvg, FedAvg, Nbafl, NbaflOriginal, RpdpFl),
-        *(MedianTracker, AdaptiveQuantile, NonPrivateQuantile),
+        *(MedianTracker, AdaptiveQuantile, NonPrivateQuantile, NoiseOnce),
     )
 }
 

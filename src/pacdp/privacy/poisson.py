@@ -13,6 +13,7 @@ import logging
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -44,8 +45,12 @@ def pld_epsilon(releases: Sequence[Release], delta: float) -> float:
     """
     if delta < SMALLEST_DELTA:
         raise InputError(f"delta = {delta:g}: accountant pld needs δ >= {SMALLEST_DELTA:g}")
-    if not releases:
-        return 0.0
+    return _priced(tuple(releases), delta) if releases else 0.0
+
+
+@lru_cache(maxsize=1024)
+def _priced(releases: tuple[Release, ...], delta: float) -> float:
+    # It takes a second, and clients of one budget ask the same.
     for release in releases:
         if not (SMALLEST_Z <= release.z <= LARGEST_Z and release.count <= LARGEST_COUNT):
             raise InputError(

@@ -1,0 +1,34 @@
+"""Which public data stand in for an experiment's own."""
+
+from pacdp.data import Dataset, load, proxy_for
+from pacdp.data.proxy import PAIRS, Proxy
+from pacdp.data.small import synthetic
+from pacdp.errors import InputError
+
+
+def find_proxy(name: str, dataset: Dataset, wanted: str | None) -> Proxy:
+    """The proxy that an experiment names: a ready one, or any data set of the same shape.
+
+    ``synthetic`` is made in the shape of the records. Without a name it is the first ready one, and
+    for records that are rows of numbers a synthetic one.
+    """
+    if name in PAIRS and (wanted is None or wanted in PAIRS[name]):
+        return proxy_for(name, wanted)
+    kinds = len(dataset.classes)
+    rows = wanted is None and len(dataset.shape) == 1
+    if kinds and (rows or wanted == "synthetic"):
+        # Another seed than the default, so that a synthetic set does not stand in for itself.
+        made = synthetic(shape=dataset.shape, classes=kinds, records=max(5000, 25 * kinds), seed=1)
+        return Proxy(data=made, stands_for=name, made_by="Gaussian clouds of the same shape")
+    if wanted is None:
+        raise InputError(
+            f"offline.proxy: there is none ready for {name}; must name a data set or folder of "
+            f"records of shape {dataset.shape}"
+        )
+    data = load(wanted)
+    if (data.shape, len(data.classes)) != (dataset.shape, kinds):
+        raise InputError(
+            f"offline.proxy = {wanted}: has records of shape {data.shape} in {len(data.classes)} "
+            f"classes, must have {dataset.shape} in {kinds}"
+        )
+    return Proxy(data=data, stands_for=name, made_by="as it is")

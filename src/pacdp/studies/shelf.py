@@ -1,0 +1,85 @@
+"""An output folder: curves and outcomes that are there are taken, those that are missing are made.
+
+====================  ======================================================================
+``curves/KEY.json``   F of a plan, with the matrix it was fitted on
+``runs/KEY.json``     the outcome of a run
+``overhead.json``     seconds, as they were measured
+``results.md``        the page: every study that is whole, in the order of the paper
+``results/``          its tables (Markdown, CSV) and figures (SVG, PNG)
+``reports/``          a page for each study, to look at
+====================  ======================================================================
+"""
+
+import hashlib
+from functools import lru_cache
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from pacdp.curve import Curve
+from pacdp.data import Dataset, Partition
+from pacdp.errors import InputError
+from pacdp.experiments import Experiment, Outcome, prepare
+from pacdp.experiments.execute import execute
+from pacdp.experiments.experiment import Data
+from pacdp.experiments.offline import setting_for
+from pacdp.experiments.prepare import read_data
+from pacdp.offline import fit_curve
+from pacdp.studies.cells import Job
+
+
+class Shelf:
+    """What has been made, by what it was made from."""
+
+    def __init__(self, folder: Path, *, profile: str, resume: bool = False) -> None:
+        self.folder = folder
+        self.profile = profile
+        if folder.exists() and not folder.is_dir():
+            raise InputError(f"--out {folder}: is a file, must be a folder")
+        if folder.is_dir() and any(folder.iterdir()) and not resume:
+            raise InputError(f"--out {folder}: is not empty, must be new (or use --resume)")
+        mark = folder / "profile"
+        if mark.is_file() and mark.read_text().strip() != profile:
+            raise InputError(f"--out {folder}: holds the profile {mark.read_text().strip()}")
+        for name in ("curves", "runs", "results", "reports"):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+        mark.write_text(f"{profile}\n")
+        self._lock = FileLock(folder / ".lock")
+        try:
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            raise InputError(f"--out {folder}: another run is at work there") from None
+
+    def curve(self, experiment: Experiment) -> Curve:
+        """F for the plan of an experiment; it does not depend on budgets or on a hot start."""
+        plain = experiment.model_copy(update={"hot_start": None})
+        setting = setting_for(plain, read=_data(plain.data.model_dump_json(), 0))
+        content = setting.digest + plain.offline.model_dump_json()
+        key = hashlib.sha256(content.encode()).hexdigest()[:12]
+        path = self.folder / "curves" / f"{plain.name}-{key}.json"
+        if not path.is_file():
+            made = fit_curve(setting, plain.offline)
+            made.save(path)
+        return Curve.load(path)
+
+    def has(self, job: Job) -> bool:
+        """Whether a run is there."""
+        return self._path(job).is_file()
+
+    def outcome(self, job: Job) -> Outcome:
+        """What came of a run."""
+        path = self._path(job)
+        if not path.is_file():
+            read = _data(job.experiment.data.model_dump_json(), job.seed)
+            prepared = prepare(job.experiment, method=job.method, seed=job.seed, read=read)
+            Outcome.of(prepared, execute(prepared), profile=self.profile).save(path)
+        return Outcome.load(path)
+
+    def _path(self, job: Job) -> Path:
+        return self.folder / "runs" / f"{job.key}.json"
+
+
+@lru_cache(maxsize=8)
+def _data(settings: str, seed: int) -> tuple[Dataset, Partition]:
+    """Records that many runs share, read once."""
+    return read_data(Data.model_validate_json(settings), seed=seed)
