@@ -1,5 +1,7 @@
 """Metrics by hand and against scikit-learn."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from sklearn.metrics import f1_score, log_loss, r2_score, roc_auc_score
@@ -90,3 +92,24 @@ def test_hot_start_says_how_good_it_is_before_any_private_record():
     assert result.metrics["accuracy"] is not None
     with pytest.raises(InputError, match="must have"):
         hot_start(bench, load("breast-cancer"), HotStart(), seed=0)
+
+
+def test_test_records_move_nothing_but_the_scores():
+    """No round is picked and nothing is stopped by what they say."""
+    data = load("heart")
+    hospitals = partition(data, "natural")
+    plan = make_plan(
+        sizes=hospitals.named_sizes,
+        shape=data.shape,
+        classes=2,
+        method=method("fixed"),
+        training=Training(rounds=6, local_steps=1),
+        privacy=Privacy(epsilon=0.05),
+    )
+    wrong = replace(data, test=replace(data.test, labels=1 - data.test.labels))
+    one, other = (simulate(plan, part, hospitals) for part in (data, wrong))
+    assert one.metrics["accuracy"] != other.metrics["accuracy"]
+    assert len(one.history) == len(other.history) == 6
+    assert all(np.array_equal(one.model[name], other.model[name]) for name in one.model)
+    # What is returned is the last model, however good an earlier one looked.
+    assert one.metrics["accuracy"] == one.history[-1]["accuracy"]

@@ -142,6 +142,20 @@ def test_noise_is_calibrated_exactly():
         assert made.planned(number).epsilon <= epsilon
 
 
+@pytest.mark.parametrize("sampling", ["balanced", "uniform"])
+def test_asking_few_clients_amplifies_nothing(sampling):
+    """The server sees who takes part: a client's noise pays in full for each time it is asked."""
+    few = Training(
+        rounds=20, local_epochs=3, batch=16, clients_per_round=1, sampling=sampling, cap=0.9
+    )
+    for number, task in enumerate(plan(training=few).clients):
+        assert task.participations < 20
+        alone = calibrate(epsilon=1.0, releases=3 * task.participations).release()
+        assert task.noise_multiplier == pytest.approx(alone.noise_multiplier, rel=1e-12)
+        (each,) = plan(training=few).participation(number)
+        assert each.sampling_rate == 1
+
+
 def test_a_budget_per_release_says_what_the_whole_costs():
     made = plan(privacy=Privacy(epsilon=0.1, scope="per-release"))
     one = made.participation(0)[0].times(1)

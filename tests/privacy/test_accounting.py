@@ -170,6 +170,19 @@ def test_zero_out_equals_replace_one_at_twice_the_noise(noise, count):
     )
 
 
+@given(noise=st.floats(1, 1000), records=st.integers(2, 20), releases=st.integers(1, 1000))
+def test_several_records_of_a_person_cost_more_than_so_many_times_one(noise, records, releases):
+    """A group moves a sum by as many clipping bounds as it has records."""
+
+    def epsilon(moved):
+        made = Release(
+            noise_multiplier=noise, sensitivity=moved, count=releases, adjacency=ZERO_OUT
+        )
+        return account(made).epsilon
+
+    assert epsilon(float(records)) >= records * epsilon(1.0)
+
+
 def test_rdp_is_close_to_exact():
     for epsilon in (0.01, 0.1, 1, 5, 100):
         exact = calibrate(epsilon=epsilon, releases=13).z

@@ -35,7 +35,9 @@ class Axis(Settings):
 class Offline(Settings):
     """The grid of budgets and bounds, and what is made of it."""
 
-    proxy: str | None = Field(None, description="Which ready proxy; by default the first.")
+    proxy: str | None = Field(
+        None, description="A ready proxy, a data set or a folder; by default the first ready one."
+    )
     budgets: Axis | tuple[Real, ...] = Field(
         Axis(low=0.01, high=10.0, count=7), description="Budgets ε of the grid."
     )
