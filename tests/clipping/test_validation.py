@@ -36,10 +36,17 @@ def test_batch_norm_is_refused_by_name_and_replaced_by_one_call():
 
 
 def test_groups_divide_the_channels():
-    assert without_batch_norm(nn.BatchNorm1d(48)).num_groups == 24
-    assert without_batch_norm(nn.BatchNorm1d(7)).num_groups == 7
-    assert without_batch_norm(nn.BatchNorm1d(64), groups=4).num_groups == 4
-    assert without_batch_norm(nn.BatchNorm1d(64, affine=False)).affine is False
+    assert without_batch_norm(nn.BatchNorm2d(48)).num_groups == 24
+    assert without_batch_norm(nn.BatchNorm2d(7)).num_groups == 7
+    assert without_batch_norm(nn.BatchNorm2d(64), groups=4).num_groups == 4
+    assert without_batch_norm(nn.BatchNorm2d(64, affine=False)).affine is False
+
+
+def test_rows_of_numbers_keep_what_they_say():
+    model = without_batch_norm(nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)))
+    inputs = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+    assert model[1](model[0](inputs)).std() > 0.5
+    check_model(model, CrossEntropy(), inputs, torch.tensor([0, 1, 0, 1, 0]))
 
 
 def test_running_statistics_are_refused():

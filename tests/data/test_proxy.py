@@ -60,6 +60,18 @@ def test_features_are_compared_as_well_as_sources():
     refuse_overlap(data, [])
 
 
+def test_a_record_is_the_same_whatever_else_is_in_its_table():
+    def rows(*values):
+        return Records(features=np.array(values), labels=np.zeros(len(values), np.int64))
+
+    data = load("breast-cancer")
+    for other in (300.0, 200.5, -1.0):
+        made = {"train": rows([54.0, 156.0], [60.0, other]), "test": rows([1.0, 2.0])}
+        public = type(data)(**vars(data) | made)
+        with pytest.raises(DataError, match="1 of its .* records are also private"):
+            refuse_overlap(public, [rows([54, 156], [61, 200])])
+
+
 def test_one_shared_record_is_enough():
     data = load("digits")
     half = partition(data, "iid", clients=2).of(data)

@@ -42,8 +42,9 @@ def require_private(module: nn.Module) -> None:
 def without_batch_norm(module: nn.Module, *, groups: int = 32) -> nn.Module:
     """A copy of the module with GroupNorm in the place of every BatchNorm.
 
-    As many groups as asked for, or fewer where the channels do not divide. Scale and shift are
-    kept; running statistics are not, since they were made of examples.
+    As many groups as asked for, or fewer where the channels do not divide; for rows of numbers
+    (BatchNorm1d) one group, since a group of one value would leave nothing of it. Scale and shift
+    are kept; running statistics are not, since they were made of examples.
 
     >>> without_batch_norm(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)))[1]
     GroupNorm(8, 8, eps=1e-05, affine=True...)
@@ -61,9 +62,8 @@ def without_batch_norm(module: nn.Module, *, groups: int = 32) -> nn.Module:
 def _group_norm(layer: nn.Module, groups: int) -> nn.GroupNorm:
     assert isinstance(layer, _BatchNorm)
     channels = layer.num_features
-    fitting = max(
-        number for number in range(1, min(groups, channels) + 1) if channels % number == 0
-    )
+    most = 1 if isinstance(layer, nn.BatchNorm1d) else min(groups, channels)
+    fitting = max(number for number in range(1, most + 1) if channels % number == 0)
     made = nn.GroupNorm(fitting, channels, eps=layer.eps, affine=layer.affine)
     if layer.affine:
         with torch.no_grad():

@@ -56,10 +56,14 @@ def refuse_overlap(proxy: Dataset, private: Dataset | Sequence[Records]) -> None
 
 def _names(records: Records) -> list[set[bytes]]:
     """All that each record is known by: where it came from, and what is in it."""
-    features = digests(records.features)
-    if records.keys is None:
-        return [{bytes(one)} for one in features]
-    return [{bytes(one), bytes(key)} for one, key in zip(features, records.keys, strict=True)]
+    values = records.features
+    kinds = [digests(values)]
+    if values.dtype.kind == "f":
+        # Pixels that were divided by 255 are what they were before.
+        kinds.append(digests(255 * values))
+    if records.keys is not None:
+        kinds.append(records.keys)
+    return [{bytes(name) for name in names} for names in zip(*kinds, strict=True)]
 
 
 def proxy_for(name: str, proxy: str | None = None, **options: Any) -> Proxy:
