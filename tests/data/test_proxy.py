@@ -68,7 +68,7 @@ def test_a_record_is_the_same_whatever_else_is_in_its_table():
     for other in (300.0, 200.5, -1.0):
         made = {"train": rows([54.0, 156.0], [60.0, other]), "test": rows([1.0, 2.0])}
         public = type(data)(**vars(data) | made)
-        with pytest.raises(DataError, match="1 of its .* records are also private"):
+        with pytest.raises(DataError, match=r"1 of its .* records are also private"):
             refuse_overlap(public, [rows([54, 156], [61, 200])])
 
 

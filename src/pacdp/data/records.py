@@ -265,7 +265,7 @@ def digests(rows: Array) -> Array:
         forms = (
             whole[n].astype(np.uint8) if byte else single[n] for n, byte in enumerate(near.all(1))
         )
-    made = b"".join(hashlib.blake2b(row, digest_size=16).digest() for row in forms)
+    made = b"".join(hashlib.blake2b(row.data, digest_size=16).digest() for row in forms)
     return np.frombuffer(made, dtype="V16")
 
 

@@ -60,7 +60,9 @@ class Study(Settings):
     experiment: str = Field("", description="The shipped experiment it trains.")
     experiments: tuple[str, ...] = Field((), description="Several, for curves and overhead.")
     changes: dict[str, Any] = Field({}, description="Changes of the experiment.")
-    arms: tuple[str, ...] = Field((), description="Methods, as fixed:clipping_bound=5, or variants.")
+    arms: tuple[str, ...] = Field(
+        (), description="Methods, as fixed:clipping_bound=5, or variants."
+    )
     variants: dict[str, Arm] = Field({}, description="Arms that need more words, by label.")
     epsilons: tuple[Real, ...] = Field((), description="Budgets of a sweep, certified.")
     rounds: tuple[Count, ...] = Field((), description="Rounds that the table shows.")
@@ -149,9 +151,7 @@ def read_study(name: str, *, profile: str) -> Study:
         raise InputError(f"{Path(name)}: {explain(error, Study)}") from None
 
 
-def experiment_of(
-    name: str, changes: Mapping[str, Any], *, profile: str
-) -> Experiment:
+def experiment_of(name: str, changes: Mapping[str, Any], *, profile: str) -> Experiment:
     """A shipped experiment in one of its sizes, with changes."""
     read = read_experiment(name, profile=profile)
     content = read.model_dump(mode="json", exclude_unset=True, exclude={"profiles"})

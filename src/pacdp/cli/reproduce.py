@@ -1,0 +1,57 @@
+"""``pacdp reproduce``: the paper's experiments from one command."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pacdp.cli.progress import bar
+from pacdp.errors import InputError
+
+
+def reproduce_command(
+    names: Annotated[
+        list[str], typer.Argument(metavar="NAME...|all", help="Studies; 'list' names them.")
+    ],
+    profile: Annotated[
+        str, typer.Option(metavar="smoke|desk|full", help="The size: seconds, minutes, days.")
+    ] = "desk",
+    out: Annotated[Path, typer.Option(help="Folder for runs, tables, figures and reports.")] = Path(
+        "pacdp-results"
+    ),
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on in the --out folder: only what is missing.")
+    ] = False,
+    docs: Annotated[
+        Path | None, typer.Option(help="Also bring the results page and its figures there.")
+    ] = None,
+) -> None:
+    """Run the paper's experiments: tables, figures and reports, with guarantees that are true."""
+    from pacdp.studies.reproduce import amount, reproduce
+    from pacdp.studies.results import copy_results, write_results
+    from pacdp.studies.shelf import Shelf
+    from pacdp.studies.study import read_study, studies
+
+    if names == ["list"]:
+        for name in studies():
+            typer.echo(f"{name:24}{read_study(name, profile='desk').title}")
+        return
+    if docs is not None and not docs.is_dir():
+        raise InputError(f"--docs {docs}: is no folder")
+    chosen = studies() if names == ["all"] else list(dict.fromkeys(names))
+    wanted = [read_study(name, profile=profile) for name in chosen]
+    shelf = Shelf(out, profile=profile, resume=resume)
+    with bar("reproducing", sum(map(amount, wanted))) as (shown, task):
+
+        def observe(words: str, steps: int) -> None:
+            shown.update(task, description=words, advance=steps)
+
+        for study in wanted:
+            reproduce(study, shelf, observe=observe)
+    page = write_results(shelf, studies())
+    if docs is not None:
+        copy_results(shelf, docs)
+    for study in wanted:
+        report = out / "reports" / f"{study.name}.html"
+        typer.echo(f"{study.name:24}{report if report.is_file() else ''}")
+    typer.echo(f"tables and figures: {page}")

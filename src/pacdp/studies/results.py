@@ -1,0 +1,42 @@
+"""The results page: every study that is whole, in the order of the paper."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pacdp.studies.shelf import Shelf
+
+_HEAD = """# Results
+
+Written by `pacdp reproduce all --profile {profile}`, and not by hand. What it means, and which
+readings of the paper give its numbers: [Reproduction](reproduction.md).
+
+Every row stands twice. `as-published`: ε is the budget of each release alone, calibrated exactly
+(for NbAFL its published formula; rPDP-FL accounts for the whole run itself), and the column *ε of
+the whole run* says what that really certifies. `certified`: ε is the whole run's, exact, for every
+client. FedAvg has no ε. Accuracy is that of the last round, never of the best one, on test records,
+which are covered by no ε. Points are differences of percentages, PAC-DP minus the other, seed by
+seed; *wins* and *loses* mean more than two standard errors.
+"""
+
+
+def write_results(shelf: Shelf, order: Sequence[str]) -> Path:
+    """The page of all studies that are in the folder."""
+    folder = shelf.folder / "results"
+    there = [name for name in order if (folder / f"{name}.md").is_file()]
+    missing = [name for name in order if name not in there]
+    parts = [_HEAD.format(profile=shelf.profile)]
+    if missing:
+        parts.append(f"Not run in this size: {', '.join(missing)}.\n")
+    parts += [(folder / f"{name}.md").read_text() for name in there]
+    page = shelf.folder / "results.md"
+    page.write_text("\n".join(parts))
+    return page
+
+
+def copy_results(shelf: Shelf, docs: Path) -> None:
+    """Bring the page, its figures and its tables to where documentation is built from."""
+    (docs / "results").mkdir(parents=True, exist_ok=True)
+    (docs / "results.md").write_text((shelf.folder / "results.md").read_text())
+    for file in sorted((shelf.folder / "results").iterdir()):
+        if file.suffix in (".svg", ".csv"):
+            (docs / "results" / file.name).write_bytes(file.read_bytes())

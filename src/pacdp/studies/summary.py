@@ -1,0 +1,152 @@
+"""What a study found: its runs grouped by arm, reading and budget, and what they amount to."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import sqrt
+
+from pacdp.experiments import Outcome
+from pacdp.experiments.execute import Spread, epsilons
+from pacdp.studies.cells import Cell
+from pacdp.studies.study import Reading, Study
+
+Runs = Mapping[Cell, Outcome]
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """One arm under one reading: its runs over seeds."""
+
+    study: Study
+    arm: str
+    reading: Reading
+    runs: Sequence[Outcome]
+    epsilon: float | None = None
+    """The budget of a sweep."""
+
+    @property
+    def accuracies(self) -> list[float]:
+        """At the end of each run."""
+        return [run.result["accuracy"] for run in self.runs]
+
+    @property
+    def accuracy(self) -> Spread:
+        """At the end, over seeds."""
+        return Spread.of(self.accuracies)
+
+    def after(self, rounds: int) -> Spread | None:
+        """After so many rounds, if the runs have as many."""
+        found = [self.over_rounds(run).get(rounds) for run in self.runs]
+        known = [value for value in found if value is not None]
+        return Spread.of(known) if len(known) == len(found) else None
+
+    @staticmethod
+    def over_rounds(run: Outcome) -> dict[int, float]:
+        """Accuracy by round, where it was looked at."""
+        return {row["round"]: row["accuracy"] for row in run.rows if "accuracy" in row}
+
+    def rounds_to(self, target: float) -> list[int | None]:
+        """In each run the first round that reached the target; None where none did."""
+        return [
+            next((n for n, value in self.over_rounds(run).items() if value >= target), None)
+            for run in self.runs
+        ]
+
+    def epsilons(self, name: str) -> list[float]:
+        """All clients' ε of one kind over all runs."""
+        return epsilons([run.result for run in self.runs], name)
+
+    @property
+    def before(self) -> float | None:
+        """The accuracy before any private data, where public data trained the first model."""
+        found = [run.result["before_private_data"] for run in self.runs]
+        known = [one["accuracy"] for one in found if one is not None]
+        return statistics.fmean(known) if known else None
+
+    @property
+    def megabytes(self) -> float:
+        """Sent and received over the whole training, by all clients."""
+        first = self.runs[0].result
+        return float(first["bytes_per_round"] * first["rounds"] / 1e6)
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """All rows of a study."""
+
+    study: Study
+    profile: str
+    rows: Sequence[Row]
+    sweep: Sequence[Row]
+    stands_for: str | None
+    """The data that were used in the place of the study's own, in a small size."""
+
+    @property
+    def chance(self) -> float:
+        """What always saying the most frequent class reaches; the mean over seeds."""
+        return statistics.fmean(run.result["chance"] for run in self.rows[0].runs)
+
+    def row(self, arm: str, reading: Reading) -> Row | None:
+        """One of the rows."""
+        found = (row for row in self.rows if (row.arm, row.reading) == (arm, reading))
+        return next(found, None)
+
+    def arms(self, reading: Reading) -> dict[str, Sequence[Outcome]]:
+        """The runs of each arm under a reading."""
+        return {row.arm: row.runs for row in self.rows if row.reading == reading}
+
+
+def gather(study: Study, runs: Runs, *, profile: str, stands_for: str | None = None) -> Found:
+    """Group a study's runs."""
+
+    def row(arm: str, reading: Reading, epsilon: float | None) -> Row:
+        wanted = (arm, reading, epsilon)
+        chosen = [o for c, o in runs.items() if (c.arm, c.reading, c.epsilon) == wanted]
+        return Row(study, arm, reading, chosen, epsilon)
+
+    return Found(
+        study,
+        profile,
+        [row(arm, reading, None) for arm in study.arms for reading in study.arm(arm).readings],
+        [row(arm, "certified", eps) for arm in study.arms for eps in study.epsilons],
+        stands_for,
+    )
+
+
+@dataclass(frozen=True)
+class Gain:
+    """How many points one arm is above another, seed by seed."""
+
+    other: str
+    points: float
+    standard_error: float
+    seeds: int
+
+    @property
+    def verdict(self) -> str:
+        """What can be said: more than two standard errors apart, or not to be told.
+
+        >>> Gain("fixed", points=3.0, standard_error=1.0, seeds=5).verdict
+        'wins'
+        >>> Gain("fixed", points=3.0, standard_error=2.0, seeds=5).verdict
+        'not to be told apart'
+        """
+        if self.seeds < 2 or abs(self.points) <= 2 * self.standard_error:
+            return "not to be told apart"
+        return "wins" if self.points > 0 else "loses"
+
+
+def gains(found: Found, arm: str = "pac-dp") -> list[Gain]:
+    """PAC-DP against each other certified arm, on the same seeds."""
+    ours = found.row(arm, "certified")
+    if ours is None:
+        return []
+    made = []
+    for row in found.rows:
+        private = bool(row.epsilons("epsilon_realised"))
+        if row.reading != "certified" or row.arm == arm or not private:
+            continue
+        apart = [100 * (a - b) for a, b in zip(ours.accuracies, row.accuracies, strict=True)]
+        spread = Spread.of(apart)
+        made.append(Gain(row.arm, spread.mean, spread.deviation / sqrt(len(apart)), len(apart)))
+    return made

@@ -1,0 +1,194 @@
+"""Tables for readers (Markdown) and for programs (CSV)."""
+
+import csv
+import io
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from pacdp.experiments.execute import Spread
+from pacdp.studies.study import Study, label
+from pacdp.studies.summary import Found, Row, gains
+
+NONE = "–"
+
+
+def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]], *, words: int = 1) -> str:
+    """A Markdown table; the first columns are words, the others numbers.
+
+    >>> print(markdown(["a", "b"], [["x", "1"]]))
+    | a | b |
+    |---|--:|
+    | x | 1 |
+    """
+    aligned = ["---"] * words + ["--:"] * (len(headings) - words)
+    lines = [headings, aligned, *rows]
+    shown = ["| " + " | ".join(line) + " |" for line in lines]
+    shown[1] = shown[1].replace(" ", "")
+    return "\n".join(shown)
+
+
+def percent(spread: Spread | None, *, seeds: int) -> str:
+    """Mean ± standard deviation in percent; a single run has none.
+
+    >>> percent(Spread(0.5, 0.012), seeds=3), percent(Spread(0.5, 0.0), seeds=1)
+    ('50.0 ± 1.2', '50.0')
+    """
+    if spread is None:
+        return NONE
+    mean = f"{100 * spread.mean:.1f}"
+    return mean if seeds < 2 else f"{mean} ± {100 * spread.deviation:.1f}"
+
+
+def least_middle_most(values: Sequence[float]) -> str:
+    """min / median / max, or one number where they agree.
+
+    >>> least_middle_most([0.1, 0.1]), least_middle_most([0.1, 0.5, 2.0]), least_middle_most([])
+    ('0.1', '0.1 / 0.5 / 2', '–')
+    """
+    if not values:
+        return NONE
+    low, middle, high = min(values), statistics.median(values), max(values)
+    if high - low <= 1e-6 * high:
+        return f"{high:.4g}"
+    return f"{low:.4g} / {middle:.4g} / {high:.4g}"
+
+
+def main_table(found: Found) -> str:
+    """Every row twice, as published and certified, with the paper's number beside it."""
+    study = found.study
+    headings = ["method", "reading", "accuracy, %", "the paper, %"]
+    headings += ["budget ε", "ε of the whole run", *_extra_headings(study)]
+    rows = [
+        [
+            label(row.arm),
+            row.reading,
+            percent(row.accuracy, seeds=len(row.runs)) + _before(row),
+            _paper(study, row.arm),
+            least_middle_most(row.epsilons("epsilon_budget")),
+            least_middle_most(row.epsilons("epsilon_realised")),
+            *_extra(study, row),
+        ]
+        for row in found.rows
+    ]
+    return markdown(headings, rows, words=2)
+
+
+def _before(row: Row) -> str:
+    return "" if row.before is None else f" (before any private data {100 * row.before:.1f})"
+
+
+def _paper(study: Study, arm: str) -> str:
+    paper = study.paper
+    parts = [f"{100 * paper.final[arm]:.1f}"] if arm in paper.final else []
+    parts += [f"“{paper.said[arm]}”"] if arm in paper.said else []
+    return ", ".join(parts) or NONE
+
+
+def _extra_headings(study: Study) -> list[str]:
+    rounds = [f"round {number} (the paper)" for number in study.rounds]
+    if study.target is None:
+        return rounds
+    return [*rounds, f"rounds to {study.target:.0%}", "the paper's", "MB to it"]
+
+
+def _extra(study: Study, row: Row) -> list[str]:
+    cells = []
+    for number in study.rounds:
+        reported = study.paper.rounds.get(row.arm, {}).get(number)
+        beside = "" if reported is None else f" ({100 * reported:.1f})"
+        after = row.after(number)
+        cells.append((NONE if after is None else f"{100 * after.mean:.1f}") + beside)
+    if study.target is None:
+        return cells
+    reached = row.rounds_to(study.target)
+    known = [number for number in reached if number is not None]
+    each = row.runs[0].result["bytes_per_round"] / 1e6
+    middle = statistics.median(known) if len(known) == len(reached) else None
+    said = f"{len(known)} of {len(reached)} runs" if middle is None else f"{middle:g}"
+    return [
+        *cells,
+        said if known else "not reached",
+        str(study.paper.target.get(row.arm, NONE)),
+        NONE if middle is None else f"{middle * each:.3g}",
+    ]
+
+
+def gains_table(found: Found) -> str:
+    """PAC-DP against each certified rival: points, seed by seed."""
+    rows = [
+        [
+            label(gain.other),
+            f"{gain.points:+.1f} ± {gain.standard_error:.1f}",
+            gain.verdict,
+        ]
+        for gain in gains(found)
+    ]
+    return markdown(["PAC-DP against", "points ± standard error", "PAC-DP"], rows)
+
+
+def sweep_table(found: Found) -> str:
+    """Accuracy by budget, certified."""
+    budgets = found.study.epsilons
+    rows = []
+    for arm in found.study.arms:
+        mine = {row.epsilon: row for row in found.sweep if row.arm == arm}
+        cells = [percent(mine[e].accuracy, seeds=len(mine[e].runs)) for e in budgets]
+        rows.append([label(arm), *cells])
+    return markdown(["method", *(f"ε = {epsilon:g}" for epsilon in budgets)], rows)
+
+
+def by_budget_table(found: Found) -> str | None:
+    """Accuracy for those who hold each budget, where there are several; certified."""
+    held: dict[str, dict[str, list[float]]] = {}
+    for row in found.rows:
+        if row.reading == "certified":
+            for run in row.runs:
+                for level, value in run.result["accuracy_by_budget"].items():
+                    held.setdefault(row.arm, {}).setdefault(level, []).append(value)
+    levels = sorted({level for by in held.values() for level in by}, key=float)
+    if len(levels) < 2:
+        return None
+    rows = [
+        [label(arm), *(percent(Spread.of(by[level]), seeds=len(by[level])) for level in levels)]
+        for arm, by in held.items()
+    ]
+    return markdown(["accuracy, %, for those with", *(f"ε = {level}" for level in levels)], rows)
+
+
+def csv_text(found: Found) -> str:
+    """One line for each run, with all digits."""
+    lines: list[dict[str, Any]] = []
+    for row in [*found.rows, *found.sweep]:
+        for run in row.runs:
+            result = run.result
+            clients = result["clients"]
+            lines.append(
+                {
+                    "study": found.study.name,
+                    "profile": found.profile,
+                    "method": label(row.arm),
+                    "reading": row.reading,
+                    "sweep_epsilon": row.epsilon,
+                    "seed": result["seed"],
+                    "accuracy": result["accuracy"],
+                    "chance": result["chance"],
+                    "paper_accuracy": found.study.paper.final.get(row.arm),
+                    "epsilon_budget_max": _most(clients, "epsilon_budget"),
+                    "epsilon_certified_max": _most(clients, "epsilon_realised"),
+                    "delta": clients[0]["delta"],
+                    "adjacency": clients[0]["adjacency"],
+                    "rounds": result["rounds"],
+                    "bytes_per_round": result["bytes_per_round"],
+                    "seconds": round(result["seconds"], 3),
+                }
+            )
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(lines[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return out.getvalue()
+
+
+def _most(clients: Sequence[dict[str, Any]], name: str) -> float | None:
+    return max((c[name] for c in clients if c[name] is not None), default=None)
