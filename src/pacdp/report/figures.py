@@ -13,11 +13,8 @@ from pacdp.report.arms import (
     over_rounds,
 )
 from pacdp.report.palette import Look, look, looks_of
-from pacdp.report.picture import Picture, Sketch, Table, Tip, plain, short
+from pacdp.report.picture import Picture, Sketch, Table, Tip, plain, short, thinned
 from pacdp.report.words import NOTHING, counted, mean_and_deviation, score, terms
-
-# More points than these on a line are too close to be pointed at.
-MOST_POINTS = 40
 
 
 def accuracy_over_rounds(arms: Arms) -> Picture:
@@ -41,9 +38,7 @@ def accuracy_over_rounds(arms: Arms) -> Picture:
                 alpha=0.1 if len(arms) <= 4 else 0.045,
                 linewidth=0,
             )
-        # The last one is what is compared in the end: it is always there.
-        marked = rounds[:: -(-len(rounds) // MOST_POINTS) or 1]
-        marked += rounds[-1:] if rounds[-1:] != marked[-1:] else []
+        marked = thinned(rounds)
         tips = [
             Tip(f"{label}, round {one}: {_spread(spread[one], metric, len(arms[label]))}")
             for one in marked
@@ -158,7 +153,7 @@ def by_epsilon(
             linewidth=1.6,
         )
         tips = [
-            Tip(f"{name}, ε = {epsilon:g}: {_spread(one, metric, len(values[epsilon]))}")
+            Tip(f"{name}, ε = {epsilon:g} ({terms}): {_spread(one, metric, len(values[epsilon]))}")
             for epsilon, one in spreads.items()
         ]
         sketch.points(axes, x, y, tips, chosen[name], size=5)

@@ -11,7 +11,7 @@ from pacdp.curve.plot import figure as matrix_and_families
 from pacdp.experiments import Outcome
 from pacdp.federation import Plan
 from pacdp.report.palette import look
-from pacdp.report.picture import Picture, Sketch, Table, Tip
+from pacdp.report.picture import Picture, Sketch, Table, Tip, thinned
 from pacdp.report.words import counted, number, score, terms
 
 # More levels than these cannot be told apart.
@@ -38,11 +38,12 @@ def thresholds(outcomes: Sequence[Outcome]) -> Picture | None:
         entries[name] = chosen
         for axes, values, what in ((left, bound, "C"), (right, noise, "σ")):
             sketch.line(axes, rounds, values, chosen)
+            held, marked = dict(zip(rounds, values, strict=True)), thinned(rounds)
             tips = [
-                Tip(f"ε = {level:g} ({plan.privacy.adjacency}), round {t}: {what} = {value:.3g}")
-                for t, value in zip(rounds, values, strict=True)
+                Tip(f"ε = {level:g} ({plan.privacy.adjacency}), round {t}: {what} = {held[t]:.3g}")
+                for t in marked
             ]
-            sketch.points(axes, rounds, values, tips, chosen, size=3.6)
+            sketch.points(axes, marked, [held[t] for t in marked], tips, chosen, size=3.6)
         rows += [
             (f"ε = {level:g}, round {t}", number(c), number(s))
             for t, c, s in zip(rounds, bound, noise, strict=True)

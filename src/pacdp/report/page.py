@@ -73,7 +73,7 @@ def page(
     >>> from pacdp.experiments.execute import execute
     >>> prepared = prepare(read_experiment("heart", profile="smoke"))
     >>> html = page("Heart", {"pac-dp": [Outcome.of(prepared, execute(prepared))]})
-    >>> html.splitlines()[0], "http" in html
+    >>> html.splitlines()[0], "://" in html
     ('<!doctype html>', False)
     """
     checked(arms)

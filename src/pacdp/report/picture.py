@@ -17,6 +17,8 @@ from pacdp.report.palette import Look
 WIDTH, HEIGHT = 7.6, 3.7
 FONT = 8.5
 MOST_TICKS = 10
+# More points than these on a line are too close to be pointed at.
+MOST_POINTS = 40
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,8 @@ class Sketch:
         alpha: float = 1.0,
     ) -> None:
         """Draw points, each with its tip."""
+        if not tips:
+            return
         (drawn,) = axes.plot(
             x,
             y,
@@ -133,7 +137,7 @@ class Sketch:
 
     def whole(self, axes: Axes) -> None:
         """Only whole numbers along the x axis: rounds, or places."""
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
 
     def ticks(self, axis: Axis, values: Sequence[float]) -> None:
         """Ticks at these values and nowhere else, if they are few and not too close."""
@@ -165,7 +169,9 @@ class Sketch:
 
     def place(self, handles: Sequence[Line2D]) -> None:
         """A legend of these, in as many columns as there is room for."""
-        widest = max((len(str(handle.get_label())) for handle in handles), default=0)
+        if not handles:
+            return
+        widest = max(len(str(handle.get_label())) for handle in handles)
         self.figure.legend(
             handles=list(handles),
             loc="outside upper left",
@@ -184,6 +190,16 @@ class Sketch:
 def _first_digits(value: float, _: object) -> str:
     """Some of the numbers between powers of ten."""
     return f"{value:g}" if f"{value:e}"[0] in "235" else ""
+
+
+def thinned(places: Sequence[int]) -> list[int]:
+    """Some of many, evenly; the last is always among them, as it is what counts in the end.
+
+    >>> thinned(range(1, 4)), thinned(range(100))[-2:]
+    ([1, 2, 3], [96, 99])
+    """
+    some = list(places[:: max(1, -(-len(places) // MOST_POINTS))])
+    return some if some[-1:] == list(places[-1:]) else [*some, places[-1]]
 
 
 def plain(text: str) -> str:

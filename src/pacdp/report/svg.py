@@ -38,7 +38,7 @@ def svg(picture: Picture, *, prefix: str) -> str:
 
     >>> from pacdp.report.figures import by_epsilon
     >>> drawn = svg(by_epsilon({"a": {1.0: [0.5]}}, terms="δ = 1e-05, zero-out"), prefix="x")
-    >>> drawn[:4], "http" in drawn, 'data-tip="a, ε = 1: 50.0 %"' in drawn
+    >>> drawn[:4], "http" in drawn, 'data-tip="a, ε = 1 (δ = 1e-05, zero-out): 50.0 %"' in drawn
     ('<svg', False, True)
     """
     root = ElementTree.fromstring(_drawn(picture.figure, prefix))
