@@ -12,7 +12,8 @@ ROOT = Path(pacdp.__file__).parent
 ORDER = [
     *("errors", "checks", "settings", "privacy", "clipping"),
     *("data", "models", "schedule", "curve", "methods"),
-    *("federation", "offline", "cluster", "theory", "experiments", "studies", "cli"),
+    *("federation", "offline", "cluster", "theory"),
+    *("experiments", "report", "studies", "cli"),
 ]
 
 

@@ -72,7 +72,7 @@ def test_the_run_folder_holds_plain_files(folder):
     names = {path.name for path in folder.iterdir()} - {".lock"}
     assert names == {
         *("plan.json", "experiment.json", "partition.json", "metrics.jsonl", "result.json"),
-        *("model.safetensors", "environment.json", "checkpoint.pt"),
+        *("model.safetensors", "environment.json", "checkpoint.pt", "report.html"),
     }
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [row["round"] for row in rows] == [1, 2, 3]

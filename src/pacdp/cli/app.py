@@ -11,6 +11,7 @@ from pacdp.cli.demo import demo_command
 from pacdp.cli.experiment import compare_command, plan_command, run_command
 from pacdp.cli.init import init_command
 from pacdp.cli.privacy import account_command, calibrate_command
+from pacdp.cli.report import report_command
 from pacdp.cli.reproduce import reproduce_command
 from pacdp.cli.trained import evaluate_command, predict_command
 from pacdp.errors import PacdpError
@@ -24,6 +25,7 @@ app.command("fit")(curve.fit_command)
 app.command("plan")(plan_command)
 app.command("run")(run_command)
 app.command("compare")(compare_command)
+app.command("report")(report_command)
 app.command("reproduce")(reproduce_command)
 app.command("evaluate")(evaluate_command)
 app.command("predict")(predict_command)

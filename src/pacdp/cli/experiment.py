@@ -15,6 +15,7 @@ from pacdp.cli import options, tables
 from pacdp.cli.options import Changes, Name, Profile
 from pacdp.cli.output import print_json, print_rows
 from pacdp.cli.progress import bar
+from pacdp.cli.report import write_run_report
 from pacdp.errors import InputError
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def run_command(
     as_json: options.Json = False,
 ) -> None:
     """Train, and say what came of it: accuracy, and each client's certified ε."""
-    from pacdp.experiments import RunFolder, prepare, read_experiment
+    from pacdp.experiments import Outcome, RunFolder, prepare, read_experiment
     from pacdp.experiments.execute import execute, refuse_engine, summary
 
     experiment = read_experiment(name, profile=profile, changes=changes or [])
@@ -171,12 +172,28 @@ def run_command(
     found = summary(prepared, result, profile=profile)
     if folder is not None:
         folder.finish(result, found)
+        write_run_report(
+            folder.path,
+            Outcome(plan=result.plan, rows=result.history, result=found),
+            description=experiment.description,
+            command=_again(name, method, profile, seed, changes or []),
+        )
     if as_json:
         print_json(found)
         return
     tables.print_result(prepared, found)
     if out is not None:
-        typer.echo(f"run folder: {out}")
+        typer.echo(f"run folder: {out}\nreport: {out / 'report.html'}")
+
+
+def _again(
+    name: str, method: str | None, profile: str | None, seed: int, changes: list[str]
+) -> list[str]:
+    """The command that trains the same once more."""
+    words = ["pacdp", "run", name]
+    words += [] if method is None else ["--method", method]
+    words += [] if profile is None else ["--profile", profile]
+    return [*words, "--seed", str(seed), *(word for one in changes for word in ("--set", one))]
 
 
 def compare_command(

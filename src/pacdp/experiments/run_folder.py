@@ -8,6 +8,7 @@
 ``metrics.jsonl``     one line for each round, written as it ends
 ``result.json``       final metrics, and each client's guarantee
 ``model.safetensors`` the final model
+``report.html``       a page that shows it all, written last by ``pacdp run``
 ``checkpoint.pt``     where it stands, after each round; ``--resume`` goes on from there
 ``environment.json``  versions, and when
 ====================  ======================================================================

@@ -1,0 +1,123 @@
+"""The first lines of a page: what was trained, what came of it, and what ε promises."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pacdp.experiments import Outcome
+from pacdp.experiments.execute import Spread, epsilons
+from pacdp.report.arms import Arms, chance_of, finals, metric_of
+from pacdp.report.words import counted, least_middle_most, score, terms
+
+KINDS = ("within the budgets", "beyond the budgets", "without any guarantee")
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A number with its name, and a few words below."""
+
+    name: str
+    value: str
+    note: str = ""
+
+
+def facts(arms: Arms) -> list[Fact]:
+    """What a reader wants to know first."""
+    plan, metric, chance = next(iter(arms.values()))[0].plan, metric_of(arms), chance_of(arms)
+    seeds = sorted({outcome.plan.seed for outcomes in arms.values() for outcome in outcomes})
+    means = {
+        label: Spread.of(list(found.values())).mean
+        for label, outcomes in arms.items()
+        if (found := finals(outcomes, metric))
+    }
+    shown = []
+    for kind in KINDS:
+        candidates = {label: mean for label, mean in means.items() if _kind(arms[label]) == kind}
+        if candidates:
+            pick = max if metric == "accuracy" else min
+            best = pick(candidates, key=lambda label: candidates[label])
+            name = f"{'best ' if len(candidates) > 1 else ''}{metric} {kind}"
+            shown.append(Fact(name, score(candidates[best], metric), best))
+    if chance is not None:
+        shown.append(Fact("chance", score(chance, "accuracy"), "always the most frequent class"))
+    records = sum(task.records for task in plan.clients)
+    return [
+        *shown,
+        Fact("clients", str(len(plan.clients)), f"{records:,} records"),
+        Fact("seeds", str(len(seeds)), ", ".join(map(str, seeds[:8])) + "…" * (len(seeds) > 8)),
+        Fact("model", plan.model.name, counted(plan.rounds, "round")),
+        Fact("privacy", plan.privacy.adjacency, f"δ = {plan.privacy.delta:g}"),
+    ]
+
+
+def _kind(outcomes: Sequence[Outcome]) -> str:
+    """What the budgets of an arm are worth."""
+    if not _private(outcomes):
+        return KINDS[2]
+    return KINDS[1] if outcomes[0].plan.label else KINDS[0]
+
+
+def _private(outcomes: Sequence[Outcome]) -> bool:
+    return outcomes[0].plan.made_method.private
+
+
+def sentences(arms: Arms) -> list[str]:
+    """What ε promises, and what it does not cover."""
+    plan, metric = next(iter(arms.values()))[0].plan, metric_of(arms)
+    unit = f"one {plan.unit}"
+    other = "by a null one" if plan.privacy.adjacency == "zero-out" else "by any other"
+    said = []
+    if any(_private(outcomes) for outcomes in arms.values()):
+        said.append(
+            f"A client's certified ε bounds what everything it sent can tell about {unit} of it: "
+            f"if {unit} is replaced {other}, no outcome becomes more than e^ε times as likely, but "
+            f"for a probability of δ = {plan.privacy.delta:g} ({plan.privacy.adjacency})."
+        )
+    without = [label for label, outcomes in arms.items() if not _private(outcomes)]
+    if without:
+        said.append(f"{', '.join(without)}: no guarantee, and no ε. It shows what privacy costs.")
+    said.append(
+        "Accuracy is measured on test records, which are covered by no ε."
+        if metric == "accuracy"
+        else "The loss is measured on test records, which are covered by no ε."
+    )
+    for label, outcomes in arms.items():
+        told = [outcome.result["before_private_data"] for outcome in outcomes]
+        held = [one[metric] for one in told if one and one.get(metric) is not None]
+        if held:
+            reached = list(finals(outcomes, metric).values())
+            after = score(Spread.of(reached).mean, metric) if reached else "nothing finite"
+            said.append(
+                f"{label}: public records alone bring the first model to "
+                f"{score(Spread.of(held).mean, metric)}; with the clients it ends at {after}."
+            )
+    return said
+
+
+def warnings(arms: Arms) -> list[str]:
+    """Where a budget is not what the whole run certifies."""
+    said = []
+    for label, outcomes in arms.items():
+        mark = next((outcome.plan.label for outcome in outcomes if outcome.plan.label), "")
+        if not mark:
+            continue
+        results = [outcome.result for outcome in outcomes]
+        asked, certified = (
+            least_middle_most(epsilons(results, f"epsilon_{kind}"))
+            for kind in ("budget", "realised")
+        )
+        said.append(
+            f"{label if mark == label else f'{label} ({mark})'}: the budget is NOT what the whole "
+            f"run certifies. Budget ε {asked}, certified ε {certified} (least / median / most; "
+            f"{terms(outcomes[0].plan)})."
+        )
+    return said
+
+
+def lead(arms: Arms) -> str:
+    """One line below the title."""
+    plan = next(iter(arms.values()))[0].plan
+    methods = f"{len(arms)} methods" if len(arms) > 1 else next(iter(arms))
+    return (
+        f"{plan.data}: {methods}, {counted(len(plan.clients), 'client')}, "
+        f"{counted(plan.rounds, 'round')}; every ε at {terms(plan)}"
+    )

@@ -1,0 +1,97 @@
+"""The tables of a page."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pacdp.experiments import Outcome
+from pacdp.experiments.execute import Spread, epsilons
+from pacdp.report.arms import Arms, finals, metric_of
+from pacdp.report.client_figures import left_over, ordered
+from pacdp.report.picture import Table
+from pacdp.report.words import (
+    NOTHING,
+    duration,
+    least_middle_most,
+    mean_and_deviation,
+    number,
+    score,
+    size,
+    terms,
+)
+
+
+def methods_table(arms: Arms) -> Table:
+    """One row for each arm: what it reaches, what it was asked to keep, and what it certifies."""
+    metric, plan = metric_of(arms), next(iter(arms.values()))[0].plan
+    first = any(outcome.result["before_private_data"] for runs in arms.values() for outcome in runs)
+    headings = (
+        *("method", "seeds", f"final {metric}"),
+        *(("before private data",) if first else ()),
+        *("budget ε", "certified ε", "bytes in all", "time"),
+    )
+    rows = []
+    for label, outcomes in arms.items():
+        results = [outcome.result for outcome in outcomes]
+        sent = [result["bytes_per_round"] * result["rounds"] for result in results]
+        rows.append(
+            (
+                *(label, str(len(outcomes)), _mean(finals(outcomes, metric), metric)),
+                *((_before(outcomes, metric),) if first else ()),
+                least_middle_most(epsilons(results, "epsilon_budget")),
+                least_middle_most(epsilons(results, "epsilon_realised")),
+                size(sum(sent) / len(sent)),
+                duration(sum(result["seconds"] for result in results) / len(results)),
+            )
+        )
+    return Table(
+        headings,
+        tuple(rows),
+        f"Mean ± standard deviation over seeds. ε: least / median / most over clients and seeds, "
+        f"at {terms(plan)}. Bytes: up and down, all clients, all rounds of one run.",
+    )
+
+
+def _mean(found: Mapping[int, float], metric: str) -> str:
+    if not found:
+        return NOTHING
+    if len(found) == 1:
+        return score(next(iter(found.values())), metric)
+    spread = Spread.of(list(found.values()))
+    return mean_and_deviation(spread.mean, spread.deviation, metric)
+
+
+def _before(outcomes: Sequence[Outcome], metric: str) -> str:
+    """How good the first model was, where public records trained it."""
+    told = [outcome.result["before_private_data"] for outcome in outcomes]
+    return _mean({n: one[metric] for n, one in enumerate(told) if one}, metric)
+
+
+def clients_table(outcome: Outcome) -> Table:
+    """One row for each client of a run."""
+    return Table(
+        (
+            *("client", "records", "budget ε", "planned ε", "realised ε", "left ε"),
+            *("releases made / planned", "σ/C", "signal to noise", "refused", "failed"),
+            "accuracy",
+        ),
+        tuple(_client(client) for client in ordered(outcome)),
+        f"Seed {outcome.plan.seed}. ε at {terms(outcome.plan)}; left is budget less realised.",
+    )
+
+
+def _client(client: Mapping[str, Any]) -> tuple[str, ...]:
+    private = client["epsilon_realised"] is not None
+    return (
+        client["id"],
+        str(client["records"]),
+        number(client["epsilon_budget"]),
+        number(client["epsilon_planned"], 6),
+        number(client["epsilon_realised"], 6),
+        number(left_over(client)),
+        f"{client['releases']} / {client['releases_planned']}" if private else NOTHING,
+        number(client["noise_multiplier"]),
+        number(client["signal_to_noise"]),
+        str(client["refused"]),
+        str(client["failed"]),
+        score(client["accuracy"], "accuracy"),
+    )

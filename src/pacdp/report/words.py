@@ -1,0 +1,95 @@
+"""How numbers are written on a page."""
+
+import statistics
+from collections.abc import Sequence
+
+from pacdp.federation import Plan
+
+# For what there is not.
+NOTHING = "–"
+
+
+def number(value: float | Sequence[float] | None, digits: int = 3) -> str:
+    """A few digits; several numbers with commas, and a dash for what there is not.
+
+    >>> number(0.04999999), number([1.5, 20.0]), number(None)
+    ('0.05', '1.5, 20', '–')
+    """
+    if value is None:
+        return NOTHING
+    if isinstance(value, Sequence):
+        return ", ".join(number(one, digits) for one in value)
+    return f"{value:.{digits}g}"
+
+
+def score(value: float | None, metric: str) -> str:
+    """An accuracy in per cent, a loss as it is.
+
+    >>> score(0.608, "accuracy"), score(0.75268, "loss")
+    ('60.8 %', '0.7527')
+    """
+    if value is None:
+        return NOTHING
+    return f"{100 * value:.1f} %" if metric == "accuracy" else f"{value:.4g}"
+
+
+def mean_and_deviation(mean: float, deviation: float, metric: str) -> str:
+    """A mean with the standard deviation over seeds.
+
+    >>> mean_and_deviation(0.608, 0.0213, "accuracy")
+    '60.8 ± 2.1 %'
+    """
+    if metric == "accuracy":
+        return f"{100 * mean:.1f} ± {100 * deviation:.1f} %"
+    return f"{mean:.4g} ± {deviation:.2g}"
+
+
+def least_middle_most(values: Sequence[float]) -> str:
+    """Least / median / most, or one number where they agree.
+
+    >>> least_middle_most([0.01, 0.5, 0.05]), least_middle_most([1.0, 1.0])
+    ('0.01 / 0.05 / 0.5', '1')
+    """
+    if not values:
+        return NOTHING
+    low, middle, high = min(values), statistics.median(values), max(values)
+    return f"{low:.4g}" if high - low < 1e-6 * high else f"{low:.4g} / {middle:.4g} / {high:.4g}"
+
+
+def size(count: float) -> str:
+    """Bytes in the unit that suits them.
+
+    >>> size(896), size(8960), size(3_400_000)
+    ('896 B', '8.96 kB', '3.4 MB')
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def duration(seconds: float) -> str:
+    """Seconds, minutes or hours.
+
+    >>> duration(0.444), duration(600)
+    ('0.44 s', '10 min')
+    """
+    if seconds < 90:
+        return f"{seconds:.2g} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def counted(count: int, one: str) -> str:
+    """A number with its noun.
+
+    >>> counted(1, "seed"), counted(3, "seed")
+    ('1 seed', '3 seeds')
+    """
+    return f"{count} {one}" if count == 1 else f"{count} {one}s"
+
+
+def terms(plan: Plan) -> str:
+    """What stands beside every ε: its δ, its adjacency, and the unit where that is no record."""
+    of = "" if plan.unit == "record" else f" of a {plan.unit}"
+    return f"δ = {plan.privacy.delta:g}, {plan.privacy.adjacency}{of}"

@@ -1,0 +1,171 @@
+"""What figures show is what the outcomes say, and each point speaks for itself."""
+
+import re
+import statistics
+from xml.etree import ElementTree
+
+import pytest
+from matplotlib.colors import to_rgb
+
+from pacdp.report.client_figures import client_accuracy, client_epsilon, left_over, signal_to_noise
+from pacdp.report.figures import (
+    accuracy_by_level,
+    accuracy_over_rounds,
+    by_epsilon,
+    final_by_method,
+)
+from pacdp.report.mechanism_figures import thresholds
+from pacdp.report.palette import LOOKS, looks_of
+from pacdp.report.svg import svg
+from pacdp.report.tables import methods_table
+
+from .runs import arms, outcome
+
+TERMS = "δ = 1e-05, zero-out"
+
+
+def drawn(picture):
+    """The figure's lines by gid, as (x, y) pairs."""
+    return {
+        line.get_gid(): list(zip(*line.get_data(), strict=True))
+        for axes in picture.figure.axes
+        for line in axes.get_lines()
+        if line.get_gid()
+    }
+
+
+def test_the_line_is_the_mean_over_seeds():
+    made = arms("fixed")
+    picture = accuracy_over_rounds(made)
+    (points,) = drawn(picture).values()
+    for place, (number, height) in enumerate(points):
+        both = [run.rows[place]["accuracy"] for run in made["fixed"]]
+        assert number == place + 1
+        assert height == pytest.approx(100 * statistics.fmean(both))
+    said = picture.numbers.rows[-1][1]
+    assert said == f"{100 * statistics.fmean(both):.1f} ± {100 * statistics.stdev(both):.1f} %"
+
+
+def test_every_seed_is_a_point():
+    made = arms("fixed", "fedavg")
+    groups = list(drawn(final_by_method(made)).values())
+    assert [len(points) for points in groups] == [2, 1, 2, 1]
+    assert [x for x, _ in groups[0]] == [100 * run.result["accuracy"] for run in made["fixed"]]
+
+
+def test_points_on_the_page_are_in_the_order_of_their_words():
+    picture = accuracy_over_rounds(arms("fixed", "fedavg"))
+    root = ElementTree.fromstring(svg(picture, prefix="a"))
+    points = [use for use in root.iter("use") if use.get("data-tip", "").startswith("fedavg")]
+    assert [use.get("data-tip").split(":")[0] for use in points] == [
+        f"fedavg, round {number}" for number in (1, 2, 3)
+    ]
+    places = [(float(use.get("x")), float(use.get("y"))) for use in points]
+    values = [float(re.search(r": ([\d.]+)", use.get("data-tip"))[1]) for use in points]
+    assert places == sorted(places)
+    # On a page y goes down; rounding may tie two values.
+    for (_, above), high in zip(places, values, strict=True):
+        assert all(
+            above <= below + 1e-6
+            for (_, below), low in zip(places, values, strict=True)
+            if low < high
+        )
+
+
+def test_thresholds_are_those_of_the_method():
+    one = outcome("pac-dp")
+    left, right = {}, {}
+    for gid, points in drawn(thresholds([one])).items():
+        (left, right)[int(gid.split("-")[1]) % 2][gid] = points
+    levels = sorted({task.epsilon for task in one.plan.clients})
+    for level, bounds, noises in zip(levels, left.values(), right.values(), strict=True):
+        task = next(task for task in one.plan.clients if task.epsilon == level)
+        for (t, bound), (_, noise) in zip(bounds, noises, strict=True):
+            planned = one.plan.made_method.bound(level, round=int(t) - 1, rounds=one.plan.rounds)
+            assert bound == pytest.approx(planned)
+            assert noise == pytest.approx(planned * task.noise_multiplier)
+
+
+@pytest.mark.parametrize("method", ["aqc", "cgm-median"])
+def test_trackers_show_where_noised_counts_led(method):
+    runs = arms(method)[method]
+    first = next(iter(drawn(thresholds(runs)).values()))
+    found = [
+        statistics.fmean(run.rows[number]["clipping_bound"] for run in runs) for number in range(3)
+    ]
+    assert [bound for _, bound in first] == pytest.approx(found)
+    assert len(set(found)) == 3
+
+
+def test_without_a_guarantee_there_is_nothing_to_show():
+    runs = arms("fedavg")
+    assert thresholds(runs["fedavg"]) is None
+    assert client_epsilon(runs["fedavg"][0]) is None
+    assert signal_to_noise(runs) is None
+    assert accuracy_by_level(runs) is None
+    assert client_accuracy(runs["fedavg"][0]) is not None
+    assert methods_table(runs).rows[0][3:5] == ("–", "–")
+
+
+def test_one_method_has_one_look_wherever_it_is_drawn():
+    made = arms("fixed", "fedavg", "pac-dp")
+    looks = looks_of(made)
+    assert len(set(looks.values())) == 3
+    assert looks_of(arms("pac-dp"))["pac-dp"] == looks["pac-dp"]
+    twice = {"one": made["fixed"], "two": made["fixed"]}
+    assert len(set(looks_of(twice).values())) == 2
+    many = {str(number): made["fixed"] for number in range(len(LOOKS) + 2)}
+    assert len(set(looks_of(many).values())) == len(LOOKS)
+
+
+def test_looks_differ_by_more_than_colour():
+    for kind in ("colour", "dark", "dash", "marker"):
+        assert len({getattr(look, kind) for look in LOOKS}) == len(LOOKS)
+
+
+@pytest.mark.parametrize("look", LOOKS, ids=lambda look: look.marker)
+def test_colours_are_seen_on_light_and_on_dark(look):
+    assert _contrast(look.colour, "#fdfdfc") >= 3
+    assert _contrast(look.dark, "#14181c") >= 3
+
+
+def _contrast(one, other):
+    """The contrast ratio of the Web Content Accessibility Guidelines."""
+    light, dark = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def _luminance(colour):
+    parts = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), parts, strict=True))
+
+
+def test_every_axis_has_a_name_and_every_epsilon_its_terms():
+    made = arms("pac-dp", "fixed")
+    pictures = [
+        *(accuracy_over_rounds(made), accuracy_by_level(made), signal_to_noise(made)),
+        *(client_epsilon(outcome()), client_accuracy(outcome()), thresholds(made["pac-dp"])),
+        by_epsilon({"fixed": {0.1: [0.5]}}, terms=TERMS),
+    ]
+    for picture in pictures:
+        for axes in picture.figure.axes:
+            for label in (axes.get_xlabel(), axes.get_ylabel()):
+                assert label
+                assert "ε" not in label or TERMS in label
+
+
+def test_a_figure_stays_as_it_was_when_it_is_put_into_a_page():
+    picture = accuracy_over_rounds(arms("fixed"))
+    first = svg(picture, prefix="a")
+    assert picture.figure.patch.get_visible()
+    assert svg(picture, prefix="a") == first
+    assert "#000000" not in first
+    assert "currentColor" in first
+
+
+def test_what_is_left_of_a_budget():
+    client = {"epsilon_budget": 1.0, "epsilon_realised": 1 - 1e-12, "label": ""}
+    assert left_over(client) == 0
+    assert left_over({**client, "epsilon_realised": 0.75}) == 0.25
+    assert left_over({**client, "label": "per-release"}) is None
+    assert left_over({**client, "epsilon_budget": None}) is None

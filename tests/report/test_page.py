@@ -1,0 +1,263 @@
+"""The page as text: safe, whole, the same each time, and readable without its figures."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from pacdp.curve import Curve
+from pacdp.errors import InputError
+from pacdp.experiments import Outcome
+from pacdp.report import arms_of, page, write
+from pacdp.report.client_figures import client_epsilon
+from pacdp.report.figures import accuracy_over_rounds, by_epsilon
+from pacdp.report.svg import svg
+from pacdp.report.tables import clients_table
+
+from .runs import arms, outcome, renamed
+
+EVIL = "<script>alert(1)</script>"
+VERSIONS = {"pacdp": "1"}
+
+
+class Document(HTMLParser):
+    """Every element with its attributes, and the text of the page."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.elements, self.text = [], []
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+    def all(self, tag):
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+@pytest.fixture(scope="module")
+def html():
+    return page("Heart", arms("pac-dp", "aqc", "fedavg"), commands=["pacdp run heart"])
+
+
+@pytest.fixture(scope="module")
+def document(html):
+    return Document(html)
+
+
+def test_it_begins_as_a_document_in_english(html, document):
+    assert html.startswith("<!doctype html>")
+    assert document.all("html") == [{"lang": "en"}]
+    assert [len(document.all(tag)) for tag in ("main", "h1", "header", "footer")] == [1] * 4
+
+
+def test_nothing_is_loaded_from_elsewhere(html, document):
+    assert not re.search(r"(?i)https?:|//[a-z]|@import|url\((?!#)", html)
+    for _, attributes in document.elements:
+        for name in ("src", "href", "xlink:href", "action", "data", "srcset"):
+            target = attributes.get(name) or "#"
+            assert target.startswith(("#", "data:")), target
+    policy = next(
+        m["content"] for m in document.all("meta") if "content" in m and "http-equiv" in m
+    )
+    assert "default-src 'none'" in policy
+    assert "script-src 'sha256-" in policy
+
+
+def test_ids_are_unique_and_references_lead_somewhere(html, document):
+    ids = [a["id"] for _, a in document.elements if "id" in a]
+    assert len(ids) == len(set(ids))
+    for _, attributes in document.elements:
+        for name in ("href", "aria-labelledby", "aria-describedby", "for"):
+            target = attributes.get(name, "").removeprefix("#")
+            if target and not target.startswith("data:"):
+                assert target in ids, target
+    assert set(re.findall(r"url\(#([^)]+)\)", html)) <= set(ids)
+
+
+def test_every_figure_has_words_and_numbers(html):
+    figures = re.findall(r"<figure.*?</figure>", html, re.DOTALL)
+    assert len(figures) >= 8
+    for figure in figures:
+        assert re.search(r"<figcaption>.{20,}</figcaption>", figure, re.DOTALL)
+        assert re.search(r"<details class=\"numbers\">.*<td>", figure, re.DOTALL)
+        assert re.search(r"<svg [^>]*aria-label=\"[^\"]+\"", figure)
+        assert "<desc" in figure
+
+
+def test_the_same_outcomes_give_the_same_bytes():
+    made = [page("Heart", arms("pac-dp", "fixed"), versions=VERSIONS) for _ in range(2)]
+    assert made[0] == made[1]
+    assert page("Heart", arms("pac-dp"), versions={**VERSIONS, "time": "noon"}) == page(
+        "Heart", arms("pac-dp"), versions=VERSIONS
+    )
+
+
+def test_names_are_text_whatever_they_hold():
+    held = renamed(outcome(), EVIL)
+    made = page(EVIL, {EVIL: [held]}, description=EVIL, commands=[EVIL], notes=[EVIL])
+    document = Document(made)
+    assert EVIL not in made
+    assert len(document.all("script")) == 1
+    assert any(a.get("data-client") == EVIL for a in document.all("use"))
+    assert EVIL in "".join(document.text)
+
+
+@pytest.mark.parametrize("name", ["$a$ $\\frac$", "a\x00b\x1b", "病院", "two\nlines", "x" * 300])
+def test_names_that_would_trip_a_drawing(name):
+    held = renamed(outcome(), name)
+    drawn = svg(client_epsilon(held), prefix="a")
+    # What is not allowed in a document is replaced, and the rest is there as it is.
+    whole = name.replace("\x00", "·").replace("\x1b", "·").replace("\n", "·")
+    assert f'data-client="{whole}"' in drawn
+    assert clients_table(held).rows
+
+
+def test_no_epsilon_without_its_adjacency(html, document):
+    text = "".join(document.text)
+    assert "δ = 1e-05, zero-out" in text
+    for table in re.findall(r"<table>.*?</table>", html, re.DOTALL):
+        if "ε" in table:
+            assert "zero-out" in table, table[:300]
+    for attributes in document.all("use"):
+        tip = attributes.get("data-tip", "")
+        assert "ε" not in tip or "zero-out" in tip, tip
+    for drawn in re.findall(r"<svg.*?</svg>", html, re.DOTALL):
+        assert "ε" not in drawn or "zero-out" in drawn
+
+
+def test_a_budget_that_is_not_certified_is_called_so(html):
+    changes = ('privacy.scope="per-release"',)
+    loud = page("Heart", {"fixed": [outcome("fixed", changes=changes)]})
+    realised = max(
+        c["epsilon_realised"] for c in outcome("fixed", changes=changes).result["clients"]
+    )
+    assert "the budget is NOT what the whole run certifies" in loud
+    assert f"{realised:.4g}" in loud
+    assert "NOT what" not in html
+
+
+def test_it_says_what_epsilon_does_not_cover(html):
+    assert "covered by no ε" in html
+    assert "fedavg: no guarantee" in html
+
+
+def test_what_public_records_reached_stands_beside_the_result():
+    plain = outcome()
+    result = {**plain.result, "before_private_data": {"accuracy": 0.4321, "loss": 1.0}}
+    made = page("Heart", {"pac-dp": [Outcome(plan=plain.plan, rows=plain.rows, result=result)]})
+    assert made.count("43.2 %") == 2  # in words and in the table
+    assert "before private data" in made
+
+
+def test_the_plan_is_there_in_full(html):
+    found = [
+        json.loads(_unescaped(one)) for one in re.findall(r"<pre[^>]*>(\{.*?)</pre>", html, re.S)
+    ]
+    assert found == [
+        json.loads(runs[0].plan.model_dump_json())
+        for runs in arms("pac-dp", "aqc", "fedavg").values()
+    ]
+
+
+def _unescaped(text):
+    import html as standard
+
+    return standard.unescape(text)
+
+
+def test_a_fitted_curve_is_shown_with_its_matrix(request):
+    curve = Curve.load(request.config.rootpath / "docs/curves/heart.json")
+    made = page("Heart", arms("fixed"), curve=curve)
+    assert "The matrix P" in made
+    assert "data:image/png" in made  # the colour bar
+    assert "The matrix P" not in page("Heart", arms("fixed"))
+
+
+def test_figures_of_ones_own():
+    picture = by_epsilon(
+        {"fixed": {0.1: [0.5], 1.0: [0.7]}}, terms="δ = 1e-05, zero-out", title="A sweep"
+    )
+    assert "<h2>A sweep</h2>" in page("Heart", arms("fixed"), extra_figures=[picture])
+
+
+def test_arms_of_runs():
+    runs = [outcome("fixed", 1), outcome("pac-dp"), outcome("fixed", 0)]
+    made = arms_of(runs)
+    assert {name: [one.plan.seed for one in found] for name, found in made.items()} == {
+        "fixed": [0, 1],
+        "pac-dp": [0],
+    }
+    longer = outcome("fixed", changes=("training.rounds=4",))
+    assert list(arms_of([outcome("fixed"), longer])) == [
+        "fixed (training.rounds = 3)",
+        "fixed (training.rounds = 4)",
+    ]
+    with pytest.raises(InputError, match="comes twice"):
+        arms_of([outcome(), outcome()])
+    other = outcome("fixed", changes=("privacy.delta=1e-6",))
+    with pytest.raises(InputError, match="of another experiment"):
+        arms_of([outcome(), other])
+
+
+def test_a_client_that_nobody_asked_has_no_realised_epsilon():
+    plain = outcome()
+    first, *rest = plain.result["clients"]
+    idle = {**first, "epsilon_realised": 0.0, "releases": 0}
+    told = Outcome(
+        plan=plain.plan, rows=plain.rows, result={**plain.result, "clients": [idle, *rest]}
+    )
+    picture = client_epsilon(told)
+    assert [len(tips) for tips in picture.tips.values()] == [4, 4, 3]
+    assert "1 of them released nothing" in picture.caption
+
+
+def test_rounds_that_were_not_evaluated_are_left_out():
+    made = page("Heart", {"fixed": [outcome("fixed", changes=("evaluate_every=2",))]})
+    assert "fixed, round 2:" in made
+    assert "fixed, round 1:" not in made
+
+
+@pytest.fixture(scope="module")
+def regression(tmp_path_factory):
+    """A run whose labels are no classes."""
+    folder = tmp_path_factory.mktemp("values")
+    for client in ("north", "south"):
+        lines = [f"{n / 20},{1 - n / 30},{n / 17}" for n in range(20)]
+        (folder / f"{client}.csv").write_text("\n".join(["a,b,label", *lines]) + "\n")
+    return outcome("fixed", changes=(f'data.name="{folder}"', "privacy.epsilon=5.0"))
+
+
+def test_without_classes_there_is_a_loss(regression):
+    made = page("Values", {"fixed": [regression]})
+    assert "Loss over the rounds" in made
+    assert f"{regression.result['metrics']['loss']:.4g}" in made
+    assert "chance" not in made
+    assert "Accuracy" not in made
+
+
+def test_a_run_that_diverged_has_a_page_as_well(regression):
+    rows = [{k: v for k, v in row.items() if k != "loss"} for row in regression.rows]
+    result = {**regression.result, "metrics": {}}
+    lost = Outcome(plan=regression.plan, rows=rows, result=result)
+    assert "<td>–</td>" in page("Values", {"fixed": [lost]})
+
+
+def test_many_rounds_keep_their_last_one():
+    long = outcome("fixed", changes=("training.rounds=90",))
+    drawn = accuracy_over_rounds({"fixed": [long]})
+    (tips,) = drawn.tips.values()
+    assert 30 < len(tips) <= 41
+    assert tips[-1].text.startswith("fixed, round 90:")
+    assert len(drawn.numbers.rows) == 90
+
+
+def test_a_page_is_written_whole(tmp_path):
+    write(tmp_path / "a.html", "ε")
+    assert [p.name for p in tmp_path.iterdir()] == ["a.html"]
+    assert (tmp_path / "a.html").read_text(encoding="utf-8") == "ε"
