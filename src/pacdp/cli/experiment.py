@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from pacdp import words
 from pacdp.checks import count
 from pacdp.cli import options, tables
 from pacdp.cli.options import Changes, Name, Profile
@@ -76,7 +77,7 @@ def plan_command(
             **_spending(made),
             "server": f"{made.server.optimiser}, weights by {made.server.weights}",
             "bytes a round": f"{price.bytes_per_round:,} up and down",
-            "local steps": f"{price.steps:,}, about {tables.duration(price.seconds)} on one core",
+            "local steps": f"{price.steps:,}, about {words.duration(price.seconds)} on one core",
         }
     )
     table = Table(
@@ -96,7 +97,7 @@ def plan_command(
             continue
         task, planned = made.clients[number], made.planned(number)
         first, last = (
-            tables.number(chosen.bound(task.epsilon, round=t, rounds=made.rounds))
+            words.number(chosen.bound(task.epsilon, round=t, rounds=made.rounds))
             if chosen.private
             else "-"
             for t in (0, made.rounds - 1)
@@ -104,12 +105,12 @@ def plan_command(
         table.add_row(
             task.name,
             str(task.records),
-            tables.number(task.budget),
-            tables.number(None if planned is None else planned.epsilon),
+            words.number(task.budget),
+            words.number(None if planned is None else planned.epsilon),
             str(task.releases) if planned else "-",
-            tables.number(task.noise_multiplier),
+            words.number(task.noise_multiplier),
             *(first, last),
-            tables.number(price.signal_to_noise[number]),
+            words.number(price.signal_to_noise[number]),
         )
     Console().print(table)
 
@@ -250,8 +251,8 @@ def compare_command(
         )
         table.add_row(
             *(method, reached),
-            tables.spread(epsilons(runs, "epsilon_budget")),
-            tables.spread(epsilons(runs, "epsilon_realised")),
+            words.least_middle_most(epsilons(runs, "epsilon_budget")),
+            words.least_middle_most(epsilons(runs, "epsilon_realised")),
             str(sum(client["refused"] for run in runs for client in run["clients"])),
         )
     Console().print(table)

@@ -1,11 +1,11 @@
 """How plans and results are shown to a person."""
 
-import statistics
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 
+from pacdp import words
 from pacdp.cli.output import print_rows
 
 if TYPE_CHECKING:
@@ -28,13 +28,15 @@ def print_result(prepared: "Prepared", found: dict[str, Any]) -> None:
     }
     for name in ("planned", "realised"):
         values = [client[f"epsilon_{name}"] for client in found["clients"]]
-        rows[f"ε {name}"] = spread([value for value in values if value is not None])
+        rows[f"ε {name}"] = words.least_middle_most(
+            [value for value in values if value is not None]
+        )
     if len(found["accuracy_by_budget"]) > 1:
         rows["by budget"] = ", ".join(
             f"ε = {budget}: {accuracy:.1%}"
             for budget, accuracy in found["accuracy_by_budget"].items()
         )
-    rows["rounds"] = f"{found['rounds']} in {duration(found['seconds'])}"
+    rows["rounds"] = f"{found['rounds']} in {words.duration(found['seconds'])}"
     print_rows(rows)
     if len(found["clients"]) > 20:
         return
@@ -45,10 +47,10 @@ def print_result(prepared: "Prepared", found: dict[str, Any]) -> None:
     for client in found["clients"]:
         accuracy = client["accuracy"]
         table.add_row(
-            *(client["id"], str(client["records"]), number(client["epsilon_budget"])),
+            *(client["id"], str(client["records"]), words.number(client["epsilon_budget"])),
             "-" if client["epsilon_realised"] is None else f"{client['epsilon_realised']:.6g}",
             str(client["releases"]),
-            *(number(client["noise_multiplier"]), str(client["refused"])),
+            *(words.number(client["noise_multiplier"]), str(client["refused"])),
             "-" if accuracy is None else f"{accuracy:.1%}",
         )
     Console().print(table)
@@ -56,24 +58,8 @@ def print_result(prepared: "Prepared", found: dict[str, Any]) -> None:
 
 def terms(privacy: Any, unit: str) -> str:
     """What every ε of a table stands for."""
-    of = "" if unit == "record" else f" of a {unit}"
     scope = "" if privacy.scope == "total" else ", budget per release"
-    return f"ε at δ = {privacy.delta:g}, {privacy.adjacency}{of}{scope}"
-
-
-def spread(values: list[float]) -> str:
-    """min / median / max, or one number where they agree."""
-    if not values:
-        return "-"
-    low, middle, high = min(values), statistics.median(values), max(values)
-    return f"{low:.4g}" if high - low < 1e-6 * high else f"{low:.4g} / {middle:.4g} / {high:.4g}"
-
-
-def number(value: float | list[float] | None) -> str:
-    """Three digits, or a dash for what there is not; several numbers with commas."""
-    if isinstance(value, list):
-        return ", ".join(number(one) for one in value)
-    return "-" if value is None else f"{value:.3g}"
+    return f"ε at {words.terms(privacy.delta, privacy.adjacency, unit)}{scope}"
 
 
 def settings(settings: dict[str, Any]) -> str:
@@ -90,10 +76,3 @@ def settings(settings: dict[str, Any]) -> str:
         else:
             parts.append(f"{name} = {value}")
     return f"({'; '.join(parts)})" if parts else ""
-
-
-def duration(seconds: float) -> str:
-    """Seconds, minutes or hours."""
-    if seconds < 90:
-        return f"{seconds:.2g} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

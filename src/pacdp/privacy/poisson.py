@@ -34,8 +34,10 @@ SMALLEST_Z, LARGEST_Z, LARGEST_COUNT = 1e-4, 1e10, 1e7
 SMALLEST_DELTA = 1e-10
 
 
-def pld_epsilon(releases: Sequence[Release], delta: float) -> float:
+def pld_epsilon(releases: Sequence[Release], delta: float, *, coarser: float = 1.0) -> float:
     """An upper bound on ε by privacy-loss distributions, tight to about a part in 10⁴.
+
+    On a grid that is so many times ``coarser`` it is found faster, and is larger.
 
     >>> coin = Release.clipped_sum(
     ...     noise_multiplier=10, count=100, sampling_rate=0.1, adjacency=Adjacency.ZERO_OUT
@@ -45,11 +47,11 @@ def pld_epsilon(releases: Sequence[Release], delta: float) -> float:
     """
     if delta < SMALLEST_DELTA:
         raise InputError(f"delta = {delta:g}: accountant pld needs δ >= {SMALLEST_DELTA:g}")
-    return _priced(tuple(releases), delta) if releases else 0.0
+    return _priced(tuple(releases), delta, coarser) if releases else 0.0
 
 
 @lru_cache(maxsize=1024)
-def _priced(releases: tuple[Release, ...], delta: float) -> float:
+def _priced(releases: tuple[Release, ...], delta: float, coarser: float) -> float:
     # It takes a second, and clients of one budget ask the same.
     for release in releases:
         if not (SMALLEST_Z <= release.z <= LARGEST_Z and release.count <= LARGEST_COUNT):
@@ -72,12 +74,12 @@ def _priced(releases: tuple[Release, ...], delta: float) -> float:
             ) from error
 
     # The grid must be fine against ε, which is not known yet: start from a guess, then refine.
-    finest = _widest_loss(releases) / LARGEST_GRID
+    resolution, finest = RESOLUTION * coarser, coarser * _widest_loss(releases) / LARGEST_GRID
     mu = _guess_mu(releases)
-    interval = max(finest, RESOLUTION * max(mu, float(epsilon_for(mu, delta))))
+    interval = max(finest, resolution * max(mu, float(epsilon_for(mu, delta))))
     epsilon = at(interval)
-    while RESOLUTION * epsilon < interval / 2 and interval > finest:
-        interval = max(finest, min(interval / 4, RESOLUTION * epsilon))
+    while resolution * epsilon < interval / 2 and interval > finest:
+        interval = max(finest, min(interval / 4, resolution * epsilon))
         epsilon = at(interval)
     return epsilon
 

@@ -38,16 +38,24 @@ def smallest_noise(cost: Callable[[float], float], target: float, guess: float) 
     return _between(cost, target, safe, unsafe)
 
 
-def largest_rate(cost: Callable[[float], float], target: float) -> float:
+def largest_rate(
+    cost: Callable[[float], float], target: float, *, guess: float | None = None
+) -> float:
     """The largest q in (0, 1] with ``cost(q)`` ≤ target, for a cost that rises with q.
+
+    A good ``guess`` saves most of the work; a bad one does no harm.
 
     >>> round(largest_rate(lambda q: 4 * q, 1.0), 4)
     0.25
+    >>> round(largest_rate(lambda q: 4 * q, 1.0, guess=0.2), 4)
+    0.25
     """
     cost = cache(cost)
-    if cost(1.0) <= target:
-        return 1.0
-    unsafe, safe = 1.0, 0.5
+    unsafe, safe = (1.0, 0.5) if guess is None else (min(1.01 * guess, 1.0), 0.999 * guess)
+    while cost(unsafe) <= target:
+        if unsafe == 1.0:
+            return 1.0
+        safe, unsafe = unsafe, min(2 * unsafe, 1.0)
     while cost(safe) > target:
         unsafe, safe = safe, safe / 2
         if safe < SMALLEST_RATE:

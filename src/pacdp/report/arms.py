@@ -9,6 +9,8 @@ from typing import Any
 from pacdp.errors import InputError
 from pacdp.experiments import Outcome
 from pacdp.experiments.execute import Spread
+from pacdp.federation import Plan
+from pacdp.words import terms
 
 Arms = Mapping[str, Sequence[Outcome]]
 
@@ -135,3 +137,8 @@ def by_level(outcomes: Sequence[Outcome]) -> dict[float, list[float]]:
         for budget, accuracy in outcome.result["accuracy_by_budget"].items():
             found.setdefault(float(budget), []).append(accuracy)
     return {budget: found[budget] for budget in sorted(found)}
+
+
+def terms_of(plan: Plan) -> str:
+    """What stands beside every ε of a plan."""
+    return terms(plan.privacy.delta, plan.privacy.adjacency, plan.unit)

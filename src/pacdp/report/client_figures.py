@@ -10,10 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from pacdp.experiments import Outcome
-from pacdp.report.arms import Arms, checked
+from pacdp.report.arms import Arms, checked, terms_of
 from pacdp.report.palette import look, looks_of
 from pacdp.report.picture import Picture, Sketch, Table, Tip, plain, printable, short
-from pacdp.report.words import number, score, terms
+from pacdp.words import number, score
 
 Client = Mapping[str, Any]
 # More names than these do not fit below an axis.
@@ -43,7 +43,7 @@ def left_over(client: Client) -> float | None:
 
 def client_epsilon(outcome: Outcome) -> Picture | None:
     """Budget, planned and realised ε of each client; None where a method has no guarantee."""
-    clients, said = ordered(outcome), terms(outcome.plan)
+    clients, said = ordered(outcome), terms_of(outcome.plan)
     if any(client["epsilon_budget"] is None for client in clients):
         return None
     sketch = Sketch(height=3.3)
@@ -134,7 +134,7 @@ def client_accuracy(outcome: Outcome, chance: float | None = None) -> Picture | 
         sketch.level(axes, 100 * chance)
     _names(sketch, axes, clients, "test accuracy in %")
     if levels != [0] and len(levels) <= 8:
-        said = terms(outcome.plan)
+        said = terms_of(outcome.plan)
         entries = {f"budget ε = {level:g}": look(n) for n, level in enumerate(levels)}
         sketch.legend(entries, chance=chance, lines=False)
         note = f" Marks tell budgets apart; ε at {said}."
@@ -162,7 +162,7 @@ def _seen(client: Client) -> str:
 def signal_to_noise(arms: Arms) -> Picture | None:
     """The best case of a release of each client over its noise; None where nothing is noised."""
     looks, plan = looks_of(checked(arms)), next(iter(arms.values()))[0].plan
-    said = terms(plan)
+    said = terms_of(plan)
     noised = {
         label: [
             client

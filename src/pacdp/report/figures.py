@@ -11,10 +11,11 @@ from pacdp.report.arms import (
     finals,
     metric_of,
     over_rounds,
+    terms_of,
 )
 from pacdp.report.palette import Look, look, looks_of
 from pacdp.report.picture import Picture, Sketch, Table, Tip, plain, short, thinned
-from pacdp.report.words import NOTHING, counted, mean_and_deviation, score, terms
+from pacdp.words import NOTHING, counted, mean_and_deviation, score
 
 
 def accuracy_over_rounds(arms: Arms) -> Picture:
@@ -188,7 +189,7 @@ def accuracy_by_level(arms: Arms) -> Picture | None:
         return None
     return by_epsilon(
         series,
-        terms=terms(plan),
+        terms=terms_of(plan),
         chance=chance_of(arms),
         looks=looks_of(arms),
         title="Accuracy by budget level",

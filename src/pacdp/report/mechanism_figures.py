@@ -10,9 +10,10 @@ from pacdp.curve import Curve
 from pacdp.curve.plot import figure as matrix_and_families
 from pacdp.experiments import Outcome
 from pacdp.federation import Plan
+from pacdp.report.arms import terms_of
 from pacdp.report.palette import look
 from pacdp.report.picture import Picture, Sketch, Table, Tip, thinned
-from pacdp.report.words import counted, number, score, terms
+from pacdp.words import counted, number, score
 
 # More levels than these cannot be told apart.
 MOST_LEVELS = 6
@@ -26,7 +27,7 @@ def thresholds(outcomes: Sequence[Outcome]) -> Picture | None:
         return None
     followed = _followed(outcomes)
     bounds = {level: followed or _planned(plan, level) for level in levels}
-    said, sketch = terms(plan), Sketch(columns=2, height=3.4)
+    said, sketch = terms_of(plan), Sketch(columns=2, height=3.4)
     left, right = sketch.axes
     rows, entries = [], {}
     for place, level in enumerate(levels):

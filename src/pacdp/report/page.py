@@ -17,7 +17,7 @@ from pacdp.curve import Curve
 from pacdp.experiments import Outcome
 from pacdp.experiments.run_folder import environment
 from pacdp.report import summary
-from pacdp.report.arms import Arms, chance_of, checked
+from pacdp.report.arms import Arms, chance_of, checked, terms_of
 from pacdp.report.client_figures import client_accuracy, client_epsilon, signal_to_noise
 from pacdp.report.figures import accuracy_by_level, accuracy_over_rounds, final_by_method
 from pacdp.report.mechanism_figures import curve_of, curve_picture, thresholds
@@ -25,7 +25,6 @@ from pacdp.report.palette import LOOKS
 from pacdp.report.picture import Picture, Table
 from pacdp.report.svg import svg
 from pacdp.report.tables import clients_table, methods_table
-from pacdp.report.words import terms
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ def page(
     """
     checked(arms)
     plan = next(iter(arms.values()))[0].plan
-    said = terms(plan)
+    said = terms_of(plan)
     found = curve or curve_of(arms)
     versions = environment() if versions is None else versions
     return _template().render(

@@ -5,7 +5,7 @@ colour never stands alone: each has a dash and a marker of its own.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from pacdp.report.arms import Arms
@@ -43,12 +43,16 @@ USUAL = {
 
 
 def look(number: int) -> Look:
-    """The look of a series by its number; after the last comes the first.
+    """The look of a series by its number; after the last colours come again, otherwise dashed.
 
-    >>> look(0).colour, look(9) == look(0)
-    ('#0072b2', True)
+    >>> look(0).colour, look(9).colour, look(9).marker == look(0).marker
+    ('#0072b2', '#0072b2', False)
     """
-    return LOOKS[number % len(LOOKS)]
+    first = LOOKS[number % len(LOOKS)]
+    if number < len(LOOKS):
+        return first
+    other = LOOKS[(number + len(LOOKS) // 2) % len(LOOKS)]
+    return replace(first, dash=other.dash, marker=other.marker)
 
 
 def looks_of(arms: Arms) -> Mapping[str, Look]:

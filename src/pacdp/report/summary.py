@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from pacdp.experiments import Outcome
 from pacdp.experiments.execute import Spread, epsilons
-from pacdp.report.arms import Arms, chance_of, finals, metric_of
-from pacdp.report.words import counted, least_middle_most, score, terms
+from pacdp.report.arms import Arms, chance_of, finals, metric_of, terms_of
+from pacdp.words import counted, least_middle_most, score
 
 KINDS = ("within the budgets", "beyond the budgets", "without any guarantee")
 
@@ -108,7 +108,7 @@ def warnings(arms: Arms) -> list[str]:
         said.append(
             f"{label if mark == label else f'{label} ({mark})'}: the budget is NOT what the whole "
             f"run certifies. Budget ε {asked}, certified ε {certified} (least / median / most; "
-            f"{terms(outcomes[0].plan)})."
+            f"{terms_of(outcomes[0].plan)})."
         )
     return said
 
@@ -119,5 +119,5 @@ def lead(arms: Arms) -> str:
     methods = f"{len(arms)} methods" if len(arms) > 1 else next(iter(arms))
     return (
         f"{plan.data}: {methods}, {counted(len(plan.clients), 'client')}, "
-        f"{counted(plan.rounds, 'round')}; every ε at {terms(plan)}"
+        f"{counted(plan.rounds, 'round')}; every ε at {terms_of(plan)}"
     )

@@ -5,10 +5,10 @@ from typing import Any
 
 from pacdp.experiments import Outcome
 from pacdp.experiments.execute import Spread, epsilons
-from pacdp.report.arms import Arms, finals, metric_of
+from pacdp.report.arms import Arms, finals, metric_of, terms_of
 from pacdp.report.client_figures import left_over, ordered
 from pacdp.report.picture import Table
-from pacdp.report.words import (
+from pacdp.words import (
     NOTHING,
     duration,
     least_middle_most,
@@ -16,7 +16,6 @@ from pacdp.report.words import (
     number,
     score,
     size,
-    terms,
 )
 
 
@@ -47,7 +46,7 @@ def methods_table(arms: Arms) -> Table:
         headings,
         tuple(rows),
         f"Mean ± standard deviation over seeds. ε: least / median / most over clients and seeds, "
-        f"at {terms(plan)}. Bytes: up and down, all clients, all rounds of one run.",
+        f"at {terms_of(plan)}. Bytes: up and down, all clients, all rounds of one run.",
     )
 
 
@@ -75,7 +74,7 @@ def clients_table(outcome: Outcome) -> Table:
             "accuracy",
         ),
         tuple(_client(client) for client in ordered(outcome)),
-        f"Seed {outcome.plan.seed}. ε at {terms(outcome.plan)}; left is budget less realised.",
+        f"Seed {outcome.plan.seed}. ε at {terms_of(outcome.plan)}; left is budget less realised.",
     )
 
 

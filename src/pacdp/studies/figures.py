@@ -9,9 +9,11 @@ from matplotlib.ticker import MaxNLocator
 
 from pacdp.curve import Curve
 from pacdp.curve.paper import PAPER
+from pacdp.report.palette import Look, looks_of
 from pacdp.studies.study import READINGS, Reading, Study, label
 from pacdp.studies.summary import Found
 
+Looks = Mapping[str, Look]
 # More lines than this in one panel cannot be told apart.
 CROWD = 6
 
@@ -40,13 +42,14 @@ def contest_figure(found: Found) -> Figure:
     if found.sweep:
         kinds.append(None)
     picture = Figure(figsize=(4.6 * len(kinds), 4.6 * len(drawn)), layout="constrained")
+    looks = looks_of({row.arm: row.runs for row in found.rows})
     grid = picture.subplots(len(drawn), len(kinds), squeeze=False)
     for line, arms in zip(grid, drawn, strict=True):
         for axes, kind in zip(line, kinds, strict=True):
             if kind is None:
-                _by_budget(axes, found, arms)
+                _by_budget(axes, found, arms, looks)
             else:
-                _by_round(axes, found, arms, kind)
+                _by_round(axes, found, arms, kind, looks)
             axes.axhline(100 * found.chance, color="black", linestyle=":", label="chance")
             axes.grid(alpha=0.3)
         handles = {h.get_label(): h for axes in line for h in axes.get_legend_handles_labels()[0]}
@@ -56,18 +59,21 @@ def contest_figure(found: Found) -> Figure:
     return picture
 
 
-def _by_round(axes: Axes, found: Found, arms: Sequence[str], reading: Reading) -> None:
-    for number, arm in enumerate(arms):
+def _by_round(
+    axes: Axes, found: Found, arms: Sequence[str], reading: Reading, looks: Looks
+) -> None:
+    for arm in arms:
         row = found.row(arm, reading)
         if row is not None:
             seen = [row.over_rounds(run) for run in row.runs]
             values = 100 * np.array([list(one.values()) for one in seen])
-            _line(axes, number, label(arm), list(seen[0]), values)
+            _line(axes, looks[arm], label(arm), list(seen[0]), values)
         reported = found.study.paper.rounds.get(arm, {})
         if reported:
             axes.plot(
                 *(list(reported), [100 * value for value in reported.values()], "*"),
-                color=f"C{number}",
+                color=looks[arm].colour,
+                markersize=9,
                 label=f"{label(arm)}, the paper",
             )
     axes.set_xlabel("round")
@@ -77,18 +83,19 @@ def _by_round(axes: Axes, found: Found, arms: Sequence[str], reading: Reading) -
     axes.set_title(f"{reading}: {meaning}", fontsize="medium")
 
 
-def _by_budget(axes: Axes, found: Found, arms: Sequence[str]) -> None:
-    for number, arm in enumerate(arms):
+def _by_budget(axes: Axes, found: Found, arms: Sequence[str], looks: Looks) -> None:
+    for arm in arms:
         rows = [row for row in found.sweep if row.arm == arm]
         values = 100 * np.array([row.accuracies for row in rows]).T
-        _line(axes, number, label(arm), [row.epsilon or 0.0 for row in rows], values)
+        _line(axes, looks[arm], label(arm), [row.epsilon or 0.0 for row in rows], values)
     first = found.rows[0].runs[0].plan.privacy
     budget = first.epsilon
-    for number, arm in enumerate(arms):
+    for arm in arms:
         if arm in found.study.paper.final and isinstance(budget, float):
             axes.plot(
                 *(budget, 100 * found.study.paper.final[arm], "*"),
-                color=f"C{number}",
+                color=looks[arm].colour,
+                markersize=9,
                 label=f"{label(arm)}, the paper",
             )
     axes.set_xscale("log")
@@ -96,14 +103,20 @@ def _by_budget(axes: Axes, found: Found, arms: Sequence[str]) -> None:
     axes.set_title("certified, by budget", fontsize="medium")
 
 
-def _line(axes: Axes, number: int, name: str, places: Sequence[float], values: np.ndarray) -> None:
+def _line(axes: Axes, look: Look, name: str, places: Sequence[float], values: np.ndarray) -> None:
     """Mean and band over seeds; values are (seeds, places)."""
-    mean = values.mean(0)
-    style = ("-", "--", "-.")[number % 3]
-    axes.plot(places, mean, style, color=f"C{number}", marker="o", markersize=2.5, label=name)
+    mean, colour = values.mean(0), look.colour
+    axes.plot(
+        *(places, mean),
+        color=colour,
+        linestyle=look.dash,
+        marker=look.marker,
+        markersize=3.5,
+        label=name,
+    )
     if len(values) > 1:
         spread = values.std(0, ddof=1)
-        axes.fill_between(places, mean - spread, mean + spread, color=f"C{number}", alpha=0.12)
+        axes.fill_between(places, mean - spread, mean + spread, color=colour, alpha=0.08, lw=0)
 
 
 def curves_figure(curves: Mapping[str, Curve]) -> Figure:

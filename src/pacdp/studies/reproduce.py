@@ -14,6 +14,10 @@ from matplotlib.figure import Figure
 from pacdp.curve import Curve
 from pacdp.curve.paper import PAPER
 from pacdp.experiments import read_experiment
+from pacdp.report import page, write
+from pacdp.report.arms import terms_of
+from pacdp.report.figures import by_epsilon
+from pacdp.report.palette import looks_of
 from pacdp.studies import table
 from pacdp.studies.cells import cells, job
 from pacdp.studies.figures import contest_figure, curves_figure
@@ -21,6 +25,7 @@ from pacdp.studies.overhead import measure
 from pacdp.studies.shelf import Shelf
 from pacdp.studies.study import Study, experiment_of, label
 from pacdp.studies.summary import Found, gather
+from pacdp.words import NOTHING, size
 
 # Told what is being done, and how many steps are over.
 Observer = Callable[[str, int], None]
@@ -107,9 +112,9 @@ def _contest_text(found: Found) -> str:
     how = (
         f"{len(first.result['clients'])} clients, {plan.per_round} a round, {plan.rounds} rounds, "
         f"{plan.model.name} ({first.result['parameters']:,} parameters), "
-        f"{training.local_epochs} passes a participation, batches {batches}, "
+        f"{training.local_epochs} local epochs, batches {batches}, "
         f"{training.optimiser.name} at {training.optimiser.lr:g}, "
-        f"{found.rows[0].megabytes:.3g} MB sent and received by all"
+        f"{size(first.result['bytes_per_round'] * plan.rounds)} sent and received by all"
     )
     seeds = "one seed"
     if found.study.seeds > 1:
@@ -143,7 +148,7 @@ def _curves(study: Study, shelf: Shelf, observe: Observer) -> Written:
         bounds = [choice["bound"] for choice in evidence["choices"]]
         worst = max(lost["regret"] for lost in evidence["regret"])
         theirs = PAPER.get(name)
-        said = table.NONE
+        said = NOTHING
         if theirs is not None:
             (a, b, c), r_squared = theirs
             said = f"{a:g}ε² + {b:g}ε + {c:g}, R² {r_squared:.3f}"
@@ -208,4 +213,44 @@ def _csv(lines: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _report(made: Written, shelf: Shelf) -> None:
-    pass
+    """The page of a contest: all that is certified, and PAC-DP as published beside it."""
+    found = made.found
+    if found is None:
+        return
+    study = made.study
+    arms = {label(arm): runs for arm, runs in found.arms("certified").items()}
+    published = found.arms("as-published")
+    for arm in ("pac-dp",) if arms else tuple(published):
+        if arm in published:
+            arms[f"{label(arm)}, as published"] = published[arm]
+    extra = []
+    if found.sweep:
+        series: dict[str, dict[float, list[float]]] = {}
+        for row in found.sweep:
+            series.setdefault(label(row.arm), {})[row.epsilon or 0.0] = row.accuracies
+        plan = found.rows[0].runs[0].plan
+        looks = {name: look for name, look in looks_of(arms).items() if name in series}
+        swept = by_epsilon(
+            series,
+            terms=terms_of(plan),
+            chance=found.chance,
+            looks=looks,
+            title="Final accuracy against ε, certified",
+        )
+        extra.append(swept)
+    notes = [f"The paper: {study.paper.where}."]
+    notes += [study.note] if study.note else []
+    notes += [found.stands_for] if found.stands_for else []
+    notes += [
+        f"The paper reports {100 * value:.1f} % for {label(arm)}."
+        for arm, value in study.paper.final.items()
+    ]
+    html = page(
+        study.title,
+        arms,
+        curve=(made.curves or {}).get("certified"),
+        commands=[f"pacdp reproduce {study.name} --profile {shelf.profile}"],
+        notes=notes,
+        extra_figures=extra,
+    )
+    write(shelf.folder / "reports" / f"{study.name}.html", html)

@@ -63,12 +63,6 @@ class Row:
         known = [one["accuracy"] for one in found if one is not None]
         return statistics.fmean(known) if known else None
 
-    @property
-    def megabytes(self) -> float:
-        """Sent and received over the whole training, by all clients."""
-        first = self.runs[0].result
-        return float(first["bytes_per_round"] * first["rounds"] / 1e6)
-
 
 @dataclass(frozen=True, eq=False)
 class Found:

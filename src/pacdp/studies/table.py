@@ -9,8 +9,7 @@ from typing import Any
 from pacdp.experiments.execute import Spread
 from pacdp.studies.study import Study, label
 from pacdp.studies.summary import Found, Row, gains
-
-NONE = "–"
+from pacdp.words import NOTHING, least_middle_most
 
 
 def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]], *, words: int = 1) -> str:
@@ -35,23 +34,9 @@ def percent(spread: Spread | None, *, seeds: int) -> str:
     ('50.0 ± 1.2', '50.0')
     """
     if spread is None:
-        return NONE
+        return NOTHING
     mean = f"{100 * spread.mean:.1f}"
     return mean if seeds < 2 else f"{mean} ± {100 * spread.deviation:.1f}"
-
-
-def least_middle_most(values: Sequence[float]) -> str:
-    """min / median / max, or one number where they agree.
-
-    >>> least_middle_most([0.1, 0.1]), least_middle_most([0.1, 0.5, 2.0]), least_middle_most([])
-    ('0.1', '0.1 / 0.5 / 2', '–')
-    """
-    if not values:
-        return NONE
-    low, middle, high = min(values), statistics.median(values), max(values)
-    if high - low <= 1e-6 * high:
-        return f"{high:.4g}"
-    return f"{low:.4g} / {middle:.4g} / {high:.4g}"
 
 
 def main_table(found: Found) -> str:
@@ -82,7 +67,7 @@ def _paper(study: Study, arm: str) -> str:
     paper = study.paper
     parts = [f"{100 * paper.final[arm]:.1f}"] if arm in paper.final else []
     parts += [f"“{paper.said[arm]}”"] if arm in paper.said else []
-    return ", ".join(parts) or NONE
+    return ", ".join(parts) or NOTHING
 
 
 def _extra_headings(study: Study) -> list[str]:
@@ -98,7 +83,7 @@ def _extra(study: Study, row: Row) -> list[str]:
         reported = study.paper.rounds.get(row.arm, {}).get(number)
         beside = "" if reported is None else f" ({100 * reported:.1f})"
         after = row.after(number)
-        cells.append((NONE if after is None else f"{100 * after.mean:.1f}") + beside)
+        cells.append((NOTHING if after is None else f"{100 * after.mean:.1f}") + beside)
     if study.target is None:
         return cells
     reached = row.rounds_to(study.target)
@@ -109,8 +94,8 @@ def _extra(study: Study, row: Row) -> list[str]:
     return [
         *cells,
         said if known else "not reached",
-        str(study.paper.target.get(row.arm, NONE)),
-        NONE if middle is None else f"{middle * each:.3g}",
+        str(study.paper.target.get(row.arm, NOTHING)),
+        NOTHING if middle is None else f"{middle * each:.3g}",
     ]
 
 

@@ -1,9 +1,7 @@
-"""How numbers are written on a page."""
+"""How numbers are written for people, in a terminal, in a table and on a page."""
 
 import statistics
 from collections.abc import Sequence
-
-from pacdp.federation import Plan
 
 # For what there is not.
 NOTHING = "–"
@@ -89,7 +87,11 @@ def counted(count: int, one: str) -> str:
     return f"{count} {one}" if count == 1 else f"{count} {one}s"
 
 
-def terms(plan: Plan) -> str:
-    """What stands beside every ε: its δ, its adjacency, and the unit where that is no record."""
-    of = "" if plan.unit == "record" else f" of a {plan.unit}"
-    return f"δ = {plan.privacy.delta:g}, {plan.privacy.adjacency}{of}"
+def terms(delta: float, adjacency: str, unit: str = "record") -> str:
+    """What stands beside every ε: its δ, its adjacency, and the unit where that is no record.
+
+    >>> terms(1e-5, "zero-out"), terms(1e-6, "replace-one", "patient")
+    ('δ = 1e-05, zero-out', 'δ = 1e-06, replace-one of a patient')
+    """
+    of = "" if unit == "record" else f" of a {unit}"
+    return f"δ = {delta:g}, {adjacency}{of}"
