@@ -187,7 +187,9 @@ def test_ledger_set_budget(path):
 
 def test_demo(tmp_path):
     text = run("demo", "--out", tmp_path / "demo").stdout
-    for word in ("switzerland", "refused", "pac-dp", "dp-fedavg", "chance", "zero-out"):
+    for word in ("switzerland", "refused", "pac-dp", "dp-fedavg", "rpdp-fl", "chance", "zero-out"):
         assert word in text
+    assert "F(ε) was fitted on public data" in text
+    assert (tmp_path / "demo" / "report.html").read_text().startswith("<!doctype html>")
     assert (tmp_path / "demo" / "demo.png").read_bytes().startswith(b"\x89PNG")
     assert len(list((tmp_path / "demo").rglob("*.ledger"))) == 4

@@ -61,3 +61,14 @@ def test_what_cannot_be_compared_is_refused(folders, tmp_path):
 
 def test_a_folder_without_a_run_is_refused(refuses):
     assert "has no plan.json" in refuses("report", "nowhere", "--out", "a.html")
+
+
+def test_a_comparison_can_be_a_page(tmp_path):
+    out = tmp_path / "page.html"
+    arguments = ("compare", "heart", "--profile", "smoke", "--methods", "fixed,fedavg")
+    text = run(*arguments, "--seeds", 2, "--report", out).stdout
+    assert f"report: {out}" in text
+    html = out.read_text()
+    assert html.count('<article class="panel"') == 2
+    assert "pacdp compare heart --methods fixed,fedavg --seeds 2 --profile smoke" in html
+    assert "exists already" in refused(*arguments, "--report", out)

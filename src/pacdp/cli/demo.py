@@ -6,78 +6,100 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
+from pacdp import words
+from pacdp.cli.progress import bar
 from pacdp.errors import InputError
 
 
 def demo_command(
-    out: Annotated[Path, typer.Option(help="Folder for the ledgers and the picture.")] = Path(
+    out: Annotated[Path, typer.Option(help="Folder for the ledgers and the report.")] = Path(
         "pacdp-demo"
     ),
 ) -> None:
     """Four hospitals with different budgets train one model; each ledger stops at its budget."""
     # Only the demo trains and draws, so only the demo waits for torch and matplotlib.
-    from pacdp.experiments import demo
-    from pacdp.experiments.execute import Spread
+    from pacdp.experiments import Outcome
+    from pacdp.experiments.execute import Spread, epsilons
     from pacdp.federation import Result
+    from pacdp.report.arms import chance_of, terms_of
+    from pacdp.studies import demo
 
     if out.exists() and not out.is_dir():
         raise InputError(f"--out {out}: is a file, must be a folder")
     console = Console()
-    # The bar is for a person who waits; a file or a pipe gets the result alone.
-    runs = [(method, seed) for method in demo.METHODS for seed in range(demo.SEEDS)]
-    results: dict[str, list[Result]] = {method: [] for method in demo.METHODS}
     out.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="ledgers-", dir=out))
-    ready = demo.prepared("pac-dp", 0)
-    ledgers = demo.open_ledgers(folder, ready)
-    for method, seed in track(runs, "Training", console=console, disable=not console.is_terminal):
-        first = (method, seed) == runs[0]
-        made = ready if first else demo.prepared(method, seed)
-        # One run draws on real ledgers, in files; the others keep their books in memory.
-        results[method].append(demo.train(made, ledgers if first else None))
-    contest = demo.Contest(results)
+    runs = [(method, seed) for method in demo.METHODS for seed in range(demo.SEEDS)]
+    arms: dict[str, list[Outcome]] = {method: [] for method in demo.METHODS}
+    first: Result | None = None
+    made = demo.experiment()
+    with bar("fitting F on public data", len(runs) + 1) as (shown, task):
+        curve = demo.fit(made)
+        ready = demo.prepared(made, curve, "pac-dp", 0)
+        ledgers = demo.open_ledgers(folder, ready.plan)
+        shown.advance(task)
+        for method, seed in runs:
+            shown.update(task, description=f"training {method}")
+            prepared = ready if first is None else demo.prepared(made, curve, method, seed)
+            # One run draws on real ledgers, in files; the others keep their books in memory.
+            result = demo.train(prepared, ledgers if first is None else None)
+            first = first or result
+            arms[method].append(Outcome.of(prepared, result))
+            shown.advance(task)
+    assert first is not None
     plan = ready.plan
-    terms = f"ε at δ = {plan.privacy.delta:g}, {plan.privacy.adjacency}"
-
+    terms = f"ε at {terms_of(plan)}"
+    low, high = curve.domain
+    console.print(
+        f"F(ε) was fitted on public data for ε from {low:g} to {high:g}: "
+        + ", ".join(f"F({epsilon:g}) = {curve(epsilon):.2f}" for epsilon in (0.01, 0.05, 0.5)),
+        highlight=False,
+    )
     table = Table(title=f"{plan.rounds} rounds, {demo.SEEDS} seeds; {terms}")
     table.add_column("method", no_wrap=True)
     table.add_column("what it is")
     table.add_column("accuracy", justify="right", no_wrap=True)
     table.add_column("certified ε", justify="right", no_wrap=True)
-    for method, found in results.items():
-        spread = Spread.of([100 * result.metrics["accuracy"] for result in found])
-        spent = [client["epsilon_realised"] for client in found[0].clients()]
-        shown = "none" if None in spent else f"{min(spent):.3g} to {max(spent):.3g}"
-        if None not in spent and max(spent) - min(spent) < 1e-6:
-            shown = f"{max(spent):.3g}"
+    for method, outcomes in arms.items():
+        spread = Spread.of([one.result["accuracy"] for one in outcomes])
+        spent = epsilons([one.result for one in outcomes], "epsilon_realised")
         table.add_row(
-            method, demo.WORDS[method], f"{spread.mean:.1f} ± {spread.deviation:.1f} %", shown
+            method,
+            demo.METHODS[method],
+            words.mean_and_deviation(spread.mean, spread.deviation, "accuracy"),
+            words.least_middle_most(spent) if spent else "none",
         )
     table.caption = (
         "The largest hospital holds the largest budget here; who holds which decides much. "
         "Over all assignments: pacdp compare heart-personalised"
     )
-    table.add_row("chance", "always the most frequent diagnosis", f"{100 * contest.chance:.1f} %")
+    table.add_row(
+        "chance", "always the most frequent diagnosis", words.score(chance_of(arms), "accuracy")
+    )
     console.print(table)
 
     table = Table(title=f"PAC-DP, from the hospitals' own ledgers; {terms}")
     table.add_column("hospital", no_wrap=True)
     for heading in ("records", "budget ε", "spent ε", "releases", "noise σ/C", "C, first round"):
         table.add_column(heading, justify="right")
-    for task, ledger in zip(plan.clients, ledgers, strict=True):
+    for client, ledger in zip(plan.clients, ledgers, strict=True):
         state = ledger.filter
         table.add_row(
-            *(task.name, str(task.records), f"{task.epsilon:g}"),
+            *(client.name, str(client.records), f"{client.epsilon:g}"),
             *(f"{state.realised.epsilon:.6g}", str(state.spent.total())),
-            f"{task.noise_multiplier:.2f}",
-            f"{plan.made_method.bound(task.epsilon, round=0, rounds=plan.rounds):.3f}",
+            f"{client.noise_multiplier:.2f}",
+            f"{plan.made_method.bound(client.epsilon, round=0, rounds=plan.rounds):.3f}",
         )
     console.print(table)
     console.print("One round more is refused by the client itself:", style="bold")
-    console.print(demo.refusal(ready, results["pac-dp"][0], ledgers), highlight=False)
-    picture = out / "demo.png"
-    demo.figure(contest, results["pac-dp"][0]).savefig(picture, dpi=150)
-    console.print(f"\nLedgers: {folder}\nPicture: {picture}", highlight=False)
+    console.print(demo.refusal(ready, first, ledgers), highlight=False)
+    picture, report = out / "demo.png", out / "report.html"
+    demo.figure(arms).savefig(picture, dpi=150)
+    demo.write_report(report, arms, curve, made.description)
+    console.print(
+        f"\nLedgers: {folder}\nPicture: {picture}\nReport:  {report}",
+        highlight=False,
+        soft_wrap=True,
+    )

@@ -16,7 +16,7 @@ from pacdp.cli import options, tables
 from pacdp.cli.options import Changes, Name, Profile
 from pacdp.cli.output import print_json, print_rows
 from pacdp.cli.progress import bar
-from pacdp.cli.report import write_run_report
+from pacdp.cli.report import write_comparison, write_run_report
 from pacdp.errors import InputError
 
 if TYPE_CHECKING:
@@ -191,10 +191,14 @@ def _again(
     name: str, method: str | None, profile: str | None, seed: int, changes: list[str]
 ) -> list[str]:
     """The command that trains the same once more."""
-    words = ["pacdp", "run", name]
-    words += [] if method is None else ["--method", method]
-    words += [] if profile is None else ["--profile", profile]
-    return [*words, "--seed", str(seed), *(word for one in changes for word in ("--set", one))]
+    chosen = [] if method is None else ["--method", method]
+    return ["pacdp", "run", name, *chosen, *_sizes(profile, changes), "--seed", str(seed)]
+
+
+def _sizes(profile: str | None, changes: list[str]) -> list[str]:
+    """The options that say which profile was taken and what was changed."""
+    chosen = [] if profile is None else ["--profile", profile]
+    return [*chosen, *(word for one in changes for word in ("--set", one))]
 
 
 def compare_command(
@@ -205,17 +209,23 @@ def compare_command(
     seeds: Annotated[int, typer.Option(help="How many seeds, from 0.")] = 3,
     profile: Profile = None,
     changes: Changes = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also write a page: a new HTML file.")
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Compare methods under the same budgets: one table, mean ± standard deviation over seeds."""
     from pacdp.experiments import prepare, read_experiment
-    from pacdp.experiments.execute import Spread, compare, epsilons
+    from pacdp.experiments.execute import Spread, epsilons
+    from pacdp.experiments.outcome import compare
 
     number = int(count("seeds", seeds))
     experiment = read_experiment(name, profile=profile, changes=changes or [])
     names = [part.strip() for part in methods.split(",") if part.strip()]
     if not names or len(set(names)) != len(names):
         raise InputError(f"--methods {methods!r}: must be different names with commas between")
+    if report is not None:
+        options.new_file(report)
     curve = missing_curve(experiment, [*names])
     made = {method: _method(experiment, method, curve) for method in names}
 
@@ -228,7 +238,14 @@ def compare_command(
             shown.update(task, description=f"{method}, seed {seed}")
             shown.advance(task)
 
-        found = compare(prepared, names, range(number), profile=profile, observe=observe)
+        outcomes = compare(prepared, names, range(number), profile=profile, observe=observe)
+    if report is not None:
+        command = ["pacdp", "compare", name, "--methods", methods, "--seeds", str(number)]
+        command += _sizes(profile, changes or [])
+        write_comparison(
+            report, outcomes, curve=curve, description=experiment.description, command=command
+        )
+    found = {method: [one.result for one in runs] for method, runs in outcomes.items()}
     if as_json:
         print_json({"experiment": experiment.name, "seeds": number, "methods": found})
         return
@@ -244,18 +261,16 @@ def compare_command(
         table.add_column(heading, justify="right")
     for method, runs in found.items():
         spread = Spread.of([run["metrics"].get(metric, math.nan) for run in runs])
-        reached = (
-            f"{100 * spread.mean:.1f} ± {100 * spread.deviation:.1f} %"
-            if metric == "accuracy"
-            else f"{spread.mean:.4g} ± {spread.deviation:.2g}"
-        )
         table.add_row(
-            *(method, reached),
+            method,
+            words.mean_and_deviation(spread.mean, spread.deviation, metric),
             words.least_middle_most(epsilons(runs, "epsilon_budget")),
             words.least_middle_most(epsilons(runs, "epsilon_realised")),
             str(sum(client["refused"] for run in runs for client in run["clients"])),
         )
     Console().print(table)
+    if report is not None:
+        typer.echo(f"report: {report}")
 
 
 def _clamped(plan: "Plan") -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -57,6 +57,22 @@ def write_run_report(
     )
     write(folder / "report.html", html)
     return folder / "report.html"
+
+
+def write_comparison(
+    path: Path,
+    arms: Mapping[str, Sequence["Outcome"]],
+    *,
+    curve: "Curve | None",
+    description: str,
+    command: Sequence[str],
+) -> None:
+    """The page of methods over seeds."""
+    from pacdp.report import page, write
+
+    title = title_of(next(iter(arms.values()))[0], list(arms))
+    html = page(title, arms, description=description, curve=curve, commands=[shlex.join(command)])
+    write(path, html)
 
 
 def title_of(outcome: "Outcome", labels: Sequence[str]) -> str:

@@ -1,7 +1,7 @@
-"""Running an experiment, and comparing methods over seeds."""
+"""Running an experiment, and what came of it in one object."""
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,25 +105,6 @@ class Spread:
         """
         spread = statistics.stdev(values) if len(values) > 1 else 0.0
         return cls(statistics.fmean(values), spread)
-
-
-def compare(
-    make: Callable[[str, int], Prepared],
-    methods: Sequence[str],
-    seeds: Sequence[int],
-    *,
-    profile: str | None = None,
-    observe: Callable[[str, int], None] | None = None,
-) -> dict[str, list[dict[str, Any]]]:
-    """The summaries of each method over the seeds."""
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in methods}
-    for name in methods:
-        for seed in seeds:
-            if observe is not None:
-                observe(name, seed)
-            prepared = make(name, seed)
-            found[name].append(summary(prepared, execute(prepared), profile=profile))
-    return found
 
 
 def epsilons(summaries: Sequence[Mapping[str, Any]], name: str) -> list[float]:

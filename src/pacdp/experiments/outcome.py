@@ -1,7 +1,7 @@
 """A finished run as one value: what was planned, what each round saw, and what came of it."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from pacdp.errors import DataError
-from pacdp.experiments.execute import summary
+from pacdp.experiments.execute import execute, summary
 from pacdp.experiments.prepare import Prepared
 from pacdp.federation import Plan, Result
 
@@ -64,3 +64,22 @@ class Outcome:
             return cls(plan=plan, rows=content["rows"], result=content["result"])
         except (ValueError, KeyError, TypeError, ValidationError) as error:
             raise DataError(f"{path}: is no outcome of a run ({error})") from error
+
+
+def compare(
+    make: Callable[[str, int], Prepared],
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    *,
+    profile: str | None = None,
+    observe: Callable[[str, int], None] | None = None,
+) -> dict[str, list[Outcome]]:
+    """What came of each method over the seeds."""
+    found: dict[str, list[Outcome]] = {name: [] for name in methods}
+    for name in methods:
+        for seed in seeds:
+            if observe is not None:
+                observe(name, seed)
+            prepared = make(name, seed)
+            found[name].append(Outcome.of(prepared, execute(prepared), profile=profile))
+    return found

@@ -42,9 +42,9 @@ def contest_figure(found: Found) -> Figure:
     if found.sweep:
         kinds.append(None)
     picture = Figure(figsize=(4.6 * len(kinds), 4.6 * len(drawn)), layout="constrained")
-    looks = looks_of({row.arm: row.runs for row in found.rows})
     grid = picture.subplots(len(drawn), len(kinds), squeeze=False)
     for line, arms in zip(grid, drawn, strict=True):
+        looks = looks_of({row.arm: row.runs for row in found.rows if row.arm in arms})
         for axes, kind in zip(line, kinds, strict=True):
             if kind is None:
                 _by_budget(axes, found, arms, looks)

@@ -1,0 +1,139 @@
+"""``pacdp reproduce all --profile smoke``, as a user types it, and what lies in its folder."""
+
+import csv
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from pacdp.experiments import Outcome
+from pacdp.studies.study import read_study, studies
+from tests.cli.command import refused, run
+
+# What a program measured of the clock is another every time.
+CLOCK = re.compile(r'"seconds": [\d.e-]+')
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("results") / "smoke"
+    run("reproduce", "all", "--profile", "smoke", "--out", path)
+    return path
+
+
+def contests():
+    made = [read_study(name, profile="smoke") for name in studies()]
+    return [study for study in made if study.kind == "contest"]
+
+
+def lines(folder, name):
+    with (folder / "results" / f"{name}.csv").open() as stream:
+        return list(csv.DictReader(stream))
+
+
+@pytest.mark.parametrize("name", studies())
+def test_every_study_has_its_table_and_its_figure(folder, name):
+    text = (folder / "results" / f"{name}.md").read_text()
+    assert text in (folder / "results.md").read_text()
+    assert text.count("|---|") >= 1
+    assert lines(folder, name)
+    if name != "overhead":
+        ElementTree.parse(folder / "results" / f"{name}.svg")
+        assert (folder / "results" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("study", contests(), ids=lambda study: study.name)
+def test_every_row_stands_twice_with_the_papers_number(folder, study):
+    rows = lines(folder, study.name)
+    readings = {}
+    for row in rows:
+        readings.setdefault(row["method"], set()).add(row["reading"])
+    wanted = [set(study.arm(arm).readings) for arm in study.arms]
+    assert list(readings.values()) == wanted
+    text = (folder / "results" / f"{study.name}.md").read_text()
+    for value in study.paper.final.values():
+        assert f"| {100 * value:.1f} |" in text or f"| {100 * value:.1f}, " in text
+
+
+@pytest.mark.parametrize("study", contests(), ids=lambda study: study.name)
+def test_certified_means_within_the_budget_and_as_published_says_what_it_costs(folder, study):
+    for row in lines(folder, study.name):
+        budget, certified = row["epsilon_budget_max"], row["epsilon_certified_max"]
+        assert (row["delta"], row["adjacency"]) == ("1e-05", "zero-out")
+        if row["reading"] == "certified" and budget:
+            assert float(certified) <= float(budget) * (1 + 1e-9)
+        if row["reading"] == "as-published" and row["method"] == "PAC-DP":
+            assert float(certified) > float(budget)
+
+
+@pytest.mark.parametrize("study", contests(), ids=lambda study: study.name)
+def test_every_contest_has_a_page(folder, study):
+    html = (folder / "reports" / f"{study.name}.html").read_text()
+    assert html.startswith("<!doctype html>")
+    assert "://" not in html
+    assert f"pacdp reproduce {study.name} --profile smoke" in html
+
+
+def test_other_data_are_named(folder):
+    text = (folder / "results" / "mnist.md").read_text()
+    assert "Not the paper's data:" in text
+    assert "digits stands for mnist" in text
+    assert "Not the paper's data:" not in (folder / "results" / "heart.md").read_text()
+
+
+def test_resume_does_only_what_is_missing_and_ends_the_same(folder, tmp_path):
+    page = (folder / "results" / "heart.md").read_text()
+    runs = {path: path.stat().st_mtime_ns for path in (folder / "runs").iterdir()}
+    # Of this study, not of the one with personal budgets, which trains the same experiment.
+    mine = [path for path in sorted(runs) if path.name.startswith("heart-pac-dp")]
+    gone = next(path for path in mine if Outcome.load(path).plan.privacy.epsilon == 0.1)
+    before = CLOCK.sub("", gone.read_text())
+    gone.unlink()
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    arguments = ("heart", "--profile", "smoke", "--out", folder, "--resume", "--docs", docs)
+    run("reproduce", *arguments)
+    assert CLOCK.sub("", gone.read_text()) == before
+    untouched = [path for path in runs if path != gone]
+    assert {path: path.stat().st_mtime_ns for path in untouched} == {p: runs[p] for p in untouched}
+    assert (folder / "results" / "heart.md").read_text() == page
+    # The page holds the other studies as well, and its links lead somewhere.
+    text = (docs / "results.md").read_text()
+    assert text == (folder / "results.md").read_text()
+    for link in re.findall(r"\]\((results/[^)]+)\)", text):
+        assert (docs / link).is_file(), link
+
+
+def test_a_damaged_run_is_refused_by_name(folder):
+    path = next((folder / "runs").iterdir())
+    whole = path.read_text()
+    path.write_text(whole[: len(whole) // 2])
+    try:
+        with pytest.raises(Exception, match="is no outcome of a run"):
+            Outcome.load(path)
+    finally:
+        path.write_text(whole)
+
+
+def test_overhead_is_measured_in_turns(folder):
+    (kept,) = json.loads((folder / "overhead.json").read_text()).values()
+    assert kept["trainings"] > 0
+    assert kept["ratio_range"][0] <= kept["ratio"] <= kept["ratio_range"][1]
+    assert kept["bytes_per_round"] == 2 * 4 * 28 * 4
+
+
+def test_bad_input_is_one_line_and_leaves_nothing(folder, tmp_path):
+    out = ("--out", tmp_path / "new")
+    assert "did you mean heart" in refused("reproduce", "hart", "--profile", "smoke", *out)
+    assert "smoke, desk, full" in refused("reproduce", "heart", "--profile", "huge", *out)
+    assert "is no folder" in refused("reproduce", "heart", *out, "--docs", tmp_path / "none")
+    assert not (tmp_path / "new").exists()
+    assert "--resume" in refused("reproduce", "heart", "--profile", "smoke", "--out", folder)
+    wrong = ("reproduce", "heart", "--profile", "desk", "--out", folder, "--resume")
+    assert "holds the profile smoke" in refused(*wrong)
+
+
+def test_studies_are_listed():
+    text = run("reproduce", "list").stdout
+    assert [line.split()[0] for line in text.splitlines()] == studies()
