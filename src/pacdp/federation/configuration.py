@@ -111,7 +111,9 @@ class Privacy(Settings):
 class HotStart(Settings):
     """A first model trained on public data."""
 
-    proxy: str | None = Field(None, description="Which ready proxy; by default the first.")
+    proxy: str | None = Field(
+        None, description="A ready proxy, a data set or a folder; by default the first ready one."
+    )
     epochs: Count = Field(20, description="Passes over the proxy.")
     batch: Count = Field(64, description="Records in a step.")
     lr: Real = Field(1e-3, gt=0, allow_inf_nan=False, description="Learning rate of Adam.")

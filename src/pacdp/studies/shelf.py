@@ -26,6 +26,7 @@ from pacdp.experiments.offline import setting_for
 from pacdp.experiments.prepare import read_data
 from pacdp.offline import fit_curve
 from pacdp.studies.cells import Job
+from pacdp.studies.reading import per_release
 
 
 class Shelf:
@@ -51,8 +52,12 @@ class Shelf:
             raise InputError(f"--out {folder}: another run is at work there") from None
 
     def curve(self, experiment: Experiment) -> Curve:
-        """F for the plan of an experiment; it does not depend on budgets or on a hot start."""
-        plain = experiment.model_copy(update={"hot_start": None})
+        """F for the plan of an experiment; it does not depend on budgets or on a hot start.
+
+        One grid serves both readings: the noise of a release is all that training sees of them.
+        """
+        privacy = experiment.privacy.model_copy(update={"scope": "total"})
+        plain = experiment.model_copy(update={"hot_start": None, "privacy": privacy})
         setting = setting_for(plain, read=_data(plain.data.model_dump_json(), 0))
         content = setting.digest + plain.offline.model_dump_json()
         key = hashlib.sha256(content.encode()).hexdigest()[:12]
@@ -60,11 +65,11 @@ class Shelf:
         if not path.is_file():
             made = fit_curve(setting, plain.offline)
             made.save(path)
-        return Curve.load(path)
-
-    def has(self, job: Job) -> bool:
-        """Whether a run is there."""
-        return self._path(job).is_file()
+        curve = Curve.load(path)
+        if experiment.privacy.scope == "total":
+            return curve
+        releases = setting.plan(1.0, 1.0, 0).clients[0].releases
+        return per_release(curve, releases=releases)
 
     def outcome(self, job: Job) -> Outcome:
         """What came of a run."""

@@ -1,0 +1,32 @@
+"""A curve for budgets that cover one release each, from one for budgets that cover the whole run.
+
+Training sees a budget only through its noise z. So a grid that was trained at whole-run budgets is
+also one of per-release budgets: each row belongs to the ε that its z gives to a single release.
+"""
+
+import numpy as np
+
+from pacdp.curve import Curve, fit
+from pacdp.privacy import calibrate
+from pacdp.privacy.gaussian import epsilon_for
+
+
+def per_release(curve: Curve, *, releases: int) -> Curve:
+    """The same bounds at the same noise, by the ε of a single release of so many."""
+    evidence = curve.evidence
+    plan = evidence["plan"]
+    budgets = np.array(evidence["budgets"])
+    z = calibrate(epsilon=budgets, releases=releases, delta=plan["delta"]).z
+    single = epsilon_for(1 / z, plan["delta"])
+    # Through every point of the old curve, at its new place.
+    moved = fit(single, [curve(value) for value in budgets], family="piecewise").curve
+    kept = {"scores", "bounds", "seeds", "metric", "proxy", "version"}
+    return moved.model_copy(
+        update={
+            "evidence": {
+                **{name: evidence[name] for name in kept},
+                "budgets": single.tolist(),
+                "plan": {**plan, "scope": "per-release"},
+            }
+        }
+    )
