@@ -28,7 +28,7 @@ def hospital(path, first, rows=30):
 
 def test_a_curve_depends_on_no_private_record():
     experiment = read_experiment("heart", changes=GRID)
-    data, split = read_data(experiment, seed=0)
+    data, split = read_data(experiment.data, seed=0)
     train = replace(
         data.train,
         features=np.ascontiguousarray(data.train.features[::-1] * 0.5),

@@ -7,6 +7,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from pacdp import words
 from pacdp.cli import options
 from pacdp.cli.options import Changes, Name, Profile
 from pacdp.cli.output import print_json, print_rows
@@ -194,14 +195,19 @@ def compare_command(
 
 def _terms(curve: "Curve") -> dict[str, Any]:
     plan = curve.evidence.get("plan", {})
-    return {"adjacency": plan.get("adjacency"), "delta": plan.get("delta")}
+    return {
+        "adjacency": plan.get("adjacency"),
+        "delta": plan.get("delta"),
+        "unit": curve.evidence.get("unit", "record"),
+    }
 
 
 def _title(curve: "Curve") -> str:
     plan = curve.evidence.get("plan")
     if plan is None:
         return f"{curve.family}, of unknown origin"
-    return f"ε at δ = {plan['delta']:g}, {plan['adjacency']}"
+    unit = curve.evidence.get("unit", "record")
+    return f"ε at {words.terms(plan['delta'], plan['adjacency'], unit)}"
 
 
 def _score(curve: "Curve", value: float | None) -> str:

@@ -82,7 +82,7 @@ def plan_command(
     )
     table = Table(
         title=tables.terms(made.privacy, made.unit),
-        caption="K: releases per record; SNR: the largest signal of a release over its noise",
+        caption=f"K: releases per {made.unit}; SNR: the largest signal of a release over its noise",
     )
     table.add_column("client", no_wrap=True)
     for heading in (

@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from pacdp.checks import meant
+from pacdp.data import CATALOGUE
 from pacdp.errors import InputError
 from pacdp.federation import Aggregation, HotStart, Model, Privacy, Training
 from pacdp.methods import METHODS, Method, method
@@ -174,11 +175,18 @@ def _change(text: str) -> dict[str, Any]:
 
 
 def _with_paths(content: dict[str, Any], folder: Path | None) -> dict[str, Any]:
-    """Paths of curves are meant from where the file is."""
+    """Paths are meant from where the file is: of curves, and of folders that lie beside it."""
     content = copy.deepcopy(content)
+    if folder is None:
+        return content
+    for table, key in (("data", "name"), ("offline", "proxy"), ("hot_start", "proxy")):
+        part = content.get(table)
+        name = part.get(key) if isinstance(part, dict) else None
+        if isinstance(name, str) and name not in CATALOGUE and (folder / name).is_dir():
+            content[table][key] = str(folder / name)
     methods = content.get("methods")
     for settings in methods.values() if isinstance(methods, dict) else ():
         curve = settings.get("curve") if isinstance(settings, dict) else None
-        if isinstance(curve, str) and folder is not None and not Path(curve).is_absolute():
+        if isinstance(curve, str) and not Path(curve).is_absolute():
             settings["curve"] = str(folder / curve)
     return content

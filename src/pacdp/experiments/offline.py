@@ -28,6 +28,7 @@ def setting_for(
     return Setting(
         proxy=proxy,
         sizes=split.named_units(dataset) if units else split.named_sizes,
+        unit=dataset.unit,
         training=experiment.training,
         model=experiment.model,
         privacy=experiment.privacy,

@@ -167,6 +167,7 @@ def _evidence(
         },
         "regret": lost,
         "plan": setting.terms,
+        "unit": setting.unit,
         "proxy": {
             "name": proxy.data.name,
             "stands_for": proxy.stands_for,

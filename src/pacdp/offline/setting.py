@@ -37,6 +37,8 @@ class Setting:
     privacy: Privacy
     server: Aggregation = field(default_factory=Aggregation)
     schedule: Schedule = field(default_factory=Schedule)
+    unit: str = "record"
+    """What ``sizes`` count, and what a budget protects."""
     partition: str = "natural"
     settings: Mapping[str, Any] = field(default_factory=dict)
 
