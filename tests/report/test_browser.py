@@ -6,7 +6,8 @@ import shutil
 
 import pytest
 
-from pacdp.report import page, write
+from pacdp.files import write_whole
+from pacdp.report import page
 
 from .runs import arms
 
@@ -44,7 +45,7 @@ def browser(tmp_path_factory):
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "report.html"
-    write(path, page("Heart", arms(*METHODS), commands=["pacdp compare heart-personalised"]))
+    write_whole(path, page("Heart", arms(*METHODS), commands=["pacdp compare heart-personalised"]))
     return path.as_uri()
 
 
@@ -202,7 +203,9 @@ def test_without_a_script_everything_is_there(opened, address):
 
 def test_a_script_in_a_name_does_not_run(browser, tmp_path):
     evil = "<img src=x onerror=\"document.title='broken'\"><script>document.title='broken'</script>"
-    write(tmp_path / "evil.html", page(evil, {evil: arms("fixed", seeds=1)["fixed"]}, notes=[evil]))
+    write_whole(
+        tmp_path / "evil.html", page(evil, {evil: arms("fixed", seeds=1)["fixed"]}, notes=[evil])
+    )
     browser.get((tmp_path / "evil.html").as_uri())
     assert browser.title == evil
     assert browser.get_log("browser") == []

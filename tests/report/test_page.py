@@ -9,7 +9,8 @@ import pytest
 from pacdp.curve import Curve
 from pacdp.errors import InputError
 from pacdp.experiments import Outcome
-from pacdp.report import arms_of, page, write
+from pacdp.files import write_whole
+from pacdp.report import arms_of, page
 from pacdp.report.client_figures import client_epsilon
 from pacdp.report.figures import accuracy_over_rounds, by_epsilon
 from pacdp.report.svg import svg
@@ -258,6 +259,6 @@ def test_many_rounds_keep_their_last_one():
 
 
 def test_a_page_is_written_whole(tmp_path):
-    write(tmp_path / "a.html", "ε")
+    write_whole(tmp_path / "a.html", "ε")
     assert [p.name for p in tmp_path.iterdir()] == ["a.html"]
     assert (tmp_path / "a.html").read_text(encoding="utf-8") == "ε"

@@ -10,6 +10,7 @@ import typer
 
 from pacdp.cli import options
 from pacdp.errors import DataError
+from pacdp.files import write_whole
 
 if TYPE_CHECKING:
     from pacdp.curve import Curve
@@ -23,7 +24,7 @@ def report_command(
 ) -> None:
     """Show finished runs of one experiment as a page: figures, guarantees, and every number."""
     from pacdp.experiments import Outcome
-    from pacdp.report import arms_of, page, write
+    from pacdp.report import arms_of, page
 
     options.new_file(out)
     arms = arms_of([Outcome.of_folder(run) for run in runs])
@@ -36,7 +37,7 @@ def report_command(
         commands=[shlex.join(["pacdp", "report", *map(str, runs), "--out", str(out)])],
         versions=_read(runs[0] / "environment.json") or None,
     )
-    write(out, html)
+    write_whole(out, html)
     typer.echo(f"report: {out}")
 
 
@@ -44,7 +45,7 @@ def write_run_report(
     folder: Path, outcome: "Outcome", *, description: str, command: Sequence[str]
 ) -> Path:
     """The page of one run, in its folder."""
-    from pacdp.report import arms_of, page, write
+    from pacdp.report import arms_of, page
 
     arms = arms_of([outcome])
     html = page(
@@ -55,7 +56,7 @@ def write_run_report(
         commands=[shlex.join(command)],
         versions=_read(folder / "environment.json") or None,
     )
-    write(folder / "report.html", html)
+    write_whole(folder / "report.html", html)
     return folder / "report.html"
 
 
@@ -68,11 +69,11 @@ def write_comparison(
     command: Sequence[str],
 ) -> None:
     """The page of methods over seeds."""
-    from pacdp.report import page, write
+    from pacdp.report import page
 
     title = title_of(next(iter(arms.values()))[0], list(arms))
     html = page(title, arms, description=description, curve=curve, commands=[shlex.join(command)])
-    write(path, html)
+    write_whole(path, html)
 
 
 def title_of(outcome: "Outcome", labels: Sequence[str]) -> str:

@@ -38,7 +38,7 @@ def reproduce_command(
         return
     if docs is not None and not docs.is_dir():
         raise InputError(f"--docs {docs}: is no folder")
-    chosen = studies() if names == ["all"] else list(dict.fromkeys(names))
+    chosen = studies() if "all" in names else list(dict.fromkeys(names))
     wanted = [read_study(name, profile=profile) for name in chosen]
     shelf = Shelf(out, profile=profile, resume=resume)
     with bar("reproducing", sum(map(amount, wanted))) as (shown, task):

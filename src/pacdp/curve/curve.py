@@ -19,6 +19,7 @@ from scipy.interpolate import PchipInterpolator
 
 from pacdp.checks import positive_number
 from pacdp.errors import DataError
+from pacdp.files import write_whole
 from pacdp.settings import Settings
 
 
@@ -103,7 +104,7 @@ class Curve(Settings):
     def save(self, path: Path) -> None:
         """Write it as JSON with a checksum over its content."""
         content = self.model_dump(mode="json")
-        path.write_text(json.dumps({**content, "sha256": _sum(content)}, indent=2) + "\n")
+        write_whole(path, json.dumps({**content, "sha256": _sum(content)}, indent=2) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> "Curve":

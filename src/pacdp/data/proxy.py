@@ -60,7 +60,8 @@ def _names(records: Records) -> list[set[bytes]]:
     kinds = [digests(values)]
     if values.dtype.kind == "f":
         # Pixels that were divided by 255 are what they were before.
-        kinds.append(digests(255 * values))
+        with np.errstate(over="ignore"):
+            kinds.append(digests(values * values.dtype.type(255)))
     if records.keys is not None:
         kinds.append(records.keys)
     return [{bytes(name) for name in names} for names in zip(*kinds, strict=True)]

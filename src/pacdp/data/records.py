@@ -5,7 +5,8 @@ Nothing here knows where the records came from or who will train on them.
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -253,20 +254,38 @@ def digests(rows: Array) -> Array:
     >>> bool(digests(np.array([[54, 156], [60, 300]]))[0] == digests(np.array([[54.0, 156.0]]))[0])
     True
     """
-    flat = np.ascontiguousarray(rows).reshape(len(rows), -1)
-    if flat.dtype == np.uint8 or not flat.size:
-        forms: Iterable[Array] = flat
-    else:
-        whole = np.round(flat)
-        # Whole numbers of a byte's size are bytes, as pixels are, however they were computed.
-        near = (np.abs(flat - whole) < 1e-3) & (whole >= 0) & (whole <= 255)
-        # Zero has no sign.
-        single = flat.astype(np.float32) + np.float32(0)
-        forms = (
-            whole[n].astype(np.uint8) if byte else single[n] for n, byte in enumerate(near.all(1))
-        )
-    made = b"".join(hashlib.blake2b(row.data, digest_size=16).digest() for row in forms)
+    made = b"".join(
+        hashlib.blake2b(form, digest_size=16).digest()
+        for start in range(0, len(rows), _ROWS)
+        for form in _forms(rows[start : start + _ROWS].reshape(-1, math.prod(rows.shape[1:])))
+    )
     return np.frombuffer(made, dtype="V16")
+
+
+# Rows that are brought into their form together.
+_ROWS = 4096
+
+
+def _forms(rows: Array) -> Iterator[bytes]:
+    """Each row in the one form of its numbers."""
+    if rows.dtype == np.uint8:
+        yield from (row.tobytes() for row in rows)
+        return
+    # Zero has no sign.
+    single = rows.astype(np.float32) + np.float32(0)
+    whole = np.round(single)
+    # Whole numbers of a byte's size are bytes, as pixels are, however they were computed. Rows of
+    # tiny numbers are not: they would all be zeros.
+    near = ((np.abs(single - whole) < 2e-4) & (whole >= 0) & (whole <= 255)).all(1)
+    near &= (single.max(1, initial=0) >= 0.5) | ~single.any(1)
+    for number, row in enumerate(single):
+        if near[number]:
+            yield whole[number].astype(np.uint8).tobytes()
+        elif rows.dtype.kind in "iu" and np.any(row != rows[number]):
+            # More digits than single precision holds.
+            yield rows[number].astype(np.int64).tobytes()
+        else:
+            yield row.tobytes()
 
 
 def generator(name: str, seed: int) -> np.random.Generator:

@@ -12,6 +12,13 @@ from pacdp.errors import DataError
 from pacdp.experiments.execute import execute, summary
 from pacdp.experiments.prepare import Prepared
 from pacdp.federation import Plan, Result
+from pacdp.files import write_whole
+
+# What tables, figures and reports ask a result for.
+_NEEDED = (
+    *("experiment", "accuracy", "metrics", "before_private_data", "chance", "rounds", "seconds"),
+    *("parameters", "bytes_per_round", "accuracy_by_budget", "clients"),
+)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -42,6 +49,7 @@ class Outcome:
             result = json.loads((folder / "result.json").read_text())
         except ValueError as error:
             raise DataError(f"{folder}: is damaged ({error})") from error
+        _refuse_other(folder, rows, result)
         return cls(plan=Plan.load(folder / "plan.json"), rows=rows, result=result)
 
     def save(self, path: Path) -> None:
@@ -51,9 +59,7 @@ class Outcome:
             "rows": list(self.rows),
             "result": dict(self.result),
         }
-        beside = path.with_name(f".{path.name}.new")
-        beside.write_text(json.dumps(content, allow_nan=False, ensure_ascii=False) + "\n")
-        beside.replace(path)
+        write_whole(path, json.dumps(content, allow_nan=False, ensure_ascii=False) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> "Outcome":
@@ -61,9 +67,20 @@ class Outcome:
         try:
             content = json.loads(path.read_text())
             plan = Plan.model_validate(content["plan"])
-            return cls(plan=plan, rows=content["rows"], result=content["result"])
+            rows, result = content["rows"], content["result"]
         except (ValueError, KeyError, TypeError, ValidationError) as error:
             raise DataError(f"{path}: is no outcome of a run ({error})") from error
+        _refuse_other(path, rows, result)
+        return cls(plan=plan, rows=rows, result=result)
+
+
+def _refuse_other(path: Path, rows: Any, result: Any) -> None:
+    """Refuse what a damaged file or another version left."""
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise DataError(f"{path}: is damaged (its rounds are no objects)")
+    lacking = [key for key in _NEEDED if not isinstance(result, dict) or key not in result]
+    if lacking:
+        raise DataError(f"{path}: its result has no {lacking[0]}; was it made by another version?")
 
 
 def compare(

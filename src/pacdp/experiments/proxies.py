@@ -15,8 +15,9 @@ def find_proxy(name: str, dataset: Dataset, wanted: str | None) -> Proxy:
     if name in PAIRS and (wanted is None or wanted in PAIRS[name]):
         return proxy_for(name, wanted)
     kinds = len(dataset.classes)
+    numbers = dataset.train.features.dtype.kind in "fu" and kinds > 0
     rows = wanted is None and len(dataset.shape) == 1
-    if kinds and (rows or wanted == "synthetic"):
+    if numbers and (rows or wanted == "synthetic"):
         # Another seed than the default, so that a synthetic set does not stand in for itself.
         made = synthetic(shape=dataset.shape, classes=kinds, records=max(5000, 25 * kinds), seed=1)
         return Proxy(data=made, stands_for=name, made_by="Gaussian clouds of the same shape")

@@ -40,11 +40,15 @@ class Nbafl(Method):
         ).z
         return [Charge(noise_multiplier=2 * float(z), sensitivity=2.0, each=1)]
 
+    def divisor(self, usual: float, charges: Sequence[Charge], records: int) -> float:
+        """An upload is sent as it is."""
+        return 1.0
+
     def train(self, work: Work) -> Answer:
         """Ordinary local training, and one noised upload."""
         for batch in work.batches():
             work.step(work.plain_mean(batch))
-        return Answer(work.release(work.clipped_update(self.clipping_bound), divisor=1.0))
+        return Answer(work.release(work.clipped_update(self.clipping_bound)))
 
 
 class NbaflOriginal(Nbafl):
@@ -85,5 +89,5 @@ class NbaflOriginal(Nbafl):
         """Ordinary local training, and the noised model itself."""
         for batch in work.batches():
             work.step(work.plain_mean(batch))
-        model = work.release(work.clipped_model(self.clipping_bound), divisor=1.0)
+        model = work.release(work.clipped_model(self.clipping_bound))
         return Answer(work.update_to(model))

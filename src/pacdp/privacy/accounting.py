@@ -1,6 +1,7 @@
 """The two questions: what did these releases cost, and how much noise does a budget ask for?"""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -194,6 +195,9 @@ def calibrate_sampling_rate(
     def roughly(q: float) -> float:
         return pld_epsilon([replace(whole, sampling_rate=q)], delta, coarser=_ROUGH)
 
-    # A fine grid takes a second each time; a rough one tells where to look.
-    guess = largest_rate(roughly, target) if chosen.name == "pld" else None
+    # A fine grid takes a second each time; a rough one tells where to look, if it tells anything.
+    guess = None
+    if chosen.name == "pld":
+        with suppress(InputError):
+            guess = largest_rate(roughly, target)
     return replace(whole, sampling_rate=largest_rate(cost, target, guess=guess))

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from pathlib import Path
 
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
@@ -104,13 +103,6 @@ def page(
         pacdp_version=__version__,
         **_assets(),
     )
-
-
-def write(path: Path, html: str) -> None:
-    """Write a page, whole or not at all."""
-    beside = path.with_name(f".{path.name}.new")
-    beside.write_text(html, encoding="utf-8")
-    beside.replace(path)
 
 
 def _panel(number: int, label: str, outcomes: Sequence[Outcome], chance: float | None) -> Panel:

@@ -8,7 +8,12 @@ from pacdp.experiments.execute import Spread, epsilons
 from pacdp.report.arms import Arms, chance_of, finals, metric_of, terms_of
 from pacdp.words import counted, least_middle_most, score
 
-KINDS = ("within the budgets", "beyond the budgets", "without any guarantee")
+KINDS = (
+    "within the budgets",
+    "within the budgets, after public pre-training",
+    "beyond the budgets",
+    "without any guarantee",
+)
 
 
 @dataclass(frozen=True)
@@ -52,8 +57,10 @@ def facts(arms: Arms) -> list[Fact]:
 def _kind(outcomes: Sequence[Outcome]) -> str:
     """What the budgets of an arm are worth."""
     if not _private(outcomes):
+        return KINDS[3]
+    if outcomes[0].plan.label:
         return KINDS[2]
-    return KINDS[1] if outcomes[0].plan.label else KINDS[0]
+    return KINDS[0] if outcomes[0].plan.hot_start is None else KINDS[1]
 
 
 def _private(outcomes: Sequence[Outcome]) -> bool:

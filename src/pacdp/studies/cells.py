@@ -45,9 +45,9 @@ class Job:
     @property
     def key(self) -> str:
         """Tells this run from any other: equal jobs are run once."""
-        kept = {"description", "profiles", "methods", "offline", "method"}
+        left_out = {"description", "profiles", "methods", "offline", "method"}
         content = {
-            "experiment": self.experiment.model_dump(mode="json", exclude=kept),
+            "experiment": self.experiment.model_dump(mode="json", exclude=left_out),
             "method": [self.method.name, self.method.model_dump(mode="json")],
             "seed": self.seed,
         }
@@ -73,6 +73,7 @@ def cells(study: Study) -> list[Cell]:
     return found + [
         Cell(arm, "certified", epsilon, seed)
         for arm in study.arms
+        if "certified" in study.arm(arm).readings
         for epsilon in study.epsilons
         for seed in seeds
     ]
@@ -89,6 +90,10 @@ def job(study: Study, cell: Cell, *, profile: str, fit: Fit) -> Job:
     if cell.epsilon is not None:
         changes = merged(changes, {"privacy": {"epsilon": cell.epsilon}})
     experiment = experiment_of(study.experiment, changes, profile=profile)
+    if experiment.privacy.scope == "per-release" and max(held(experiment.privacy.epsilon)) < 1:
+        # The published formula, where it is proved; elsewhere the exact noise of a release.
+        classic = experiment.privacy.model_copy(update={"accountant": "basic"})
+        experiment = experiment.model_copy(update={"privacy": classic})
     settings = dict(arm.settings)
     if "curve" in METHODS[name].needs and study.fit:
         settings["curve"] = fit(experiment)
@@ -111,9 +116,15 @@ def held(epsilon: Any) -> Mapping[float, float]:
 
 
 def best_fixed(curve: Curve, budgets: Mapping[float, float]) -> float:
-    """The one bound for all that does best on the proxy: what fixed C gets by the same tuning.
+    """The bound of the grid that does best on the proxy for all: what fixed C gets by tuning.
 
-    The scores of the curve's own grid, between its budgets by ln ε, weighed by who holds what.
+    The scores of the curve's own grid (λ(t) included), between its budgets by ln ε, weighed by who
+    holds what.
+
+    >>> evidence = {"scores": [[[0.9, 0.5], [0.5, 0.6]]], "budgets": [0.1, 1], "bounds": [0.1, 1]}
+    >>> curve = Curve(family="power", coefficients=(1.0, 0.0), evidence=evidence)
+    >>> best_fixed(curve, {0.1: 0.5, 1.0: 0.5}), best_fixed(curve, {1.0: 1.0})
+    (0.1, 1.0)
     """
     evidence = curve.evidence
     scores = np.mean(evidence["scores"], axis=0)

@@ -13,9 +13,10 @@ from pacdp.experiments import Experiment, Outcome, Prepared, prepare, read_exper
 from pacdp.experiments.execute import execute
 from pacdp.experiments.offline import setting_for
 from pacdp.federation import Broadcast, Client, Plan, Result
+from pacdp.files import write_whole
 from pacdp.offline import fit_curve
 from pacdp.privacy import Guarantee, Ledger
-from pacdp.report import page, write
+from pacdp.report import page
 from pacdp.report.arms import Arms, chance_of, over_rounds, terms_of
 from pacdp.report.palette import looks_of
 
@@ -92,7 +93,7 @@ def write_report(path: Path, arms: Arms, curve: Curve, description: str) -> None
             "Over all assignments: pacdp compare heart-personalised."
         ],
     )
-    write(path, html)
+    write_whole(path, html)
 
 
 def figure(arms: Mapping[str, Sequence[Outcome]]) -> Figure:

@@ -11,7 +11,7 @@ from pacdp.curve import Curve
 from pacdp.curve.paper import PAPER
 from pacdp.report.palette import Look, looks_of
 from pacdp.studies.study import READINGS, Reading, Study, label
-from pacdp.studies.summary import Found
+from pacdp.studies.summary import Found, Row
 
 Looks = Mapping[str, Look]
 # More lines than this in one panel cannot be told apart.
@@ -56,6 +56,8 @@ def contest_figure(found: Found) -> Figure:
         line[-1].legend(
             handles.values(), handles, loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False
         )
+    data = "" if found.profile != "smoke" else f" (smoke: {found.data})"
+    picture.suptitle(f"{found.study.title}{data}")
     return picture
 
 
@@ -68,7 +70,7 @@ def _by_round(
             seen = [row.over_rounds(run) for run in row.runs]
             values = 100 * np.array([list(one.values()) for one in seen])
             _line(axes, looks[arm], label(arm), list(seen[0]), values)
-        reported = found.study.paper.rounds.get(arm, {})
+        reported = _reported(found, arm, row) if reading == "as-published" else {}
         if reported:
             axes.plot(
                 *(list(reported), [100 * value for value in reported.values()], "*"),
@@ -79,8 +81,15 @@ def _by_round(
     axes.set_xlabel("round")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylabel("test accuracy in % (mean ± s.d.)")
-    meaning = "ε of the whole run" if reading == "certified" else "ε of each release"
-    axes.set_title(f"{reading}: {meaning}", fontsize="medium")
+    axes.set_title(reading, fontsize="medium")
+
+
+def _reported(found: Found, arm: str, row: Row | None) -> Mapping[int, float]:
+    """The paper's numbers by round; that of the end stands at our last round."""
+    paper = found.study.paper
+    if arm in paper.rounds or arm not in paper.final or row is None:
+        return paper.rounds.get(arm, {})
+    return {row.runs[0].plan.rounds: paper.final[arm]}
 
 
 def _by_budget(axes: Axes, found: Found, arms: Sequence[str], looks: Looks) -> None:
@@ -89,15 +98,6 @@ def _by_budget(axes: Axes, found: Found, arms: Sequence[str], looks: Looks) -> N
         values = 100 * np.array([row.accuracies for row in rows]).T
         _line(axes, looks[arm], label(arm), [row.epsilon or 0.0 for row in rows], values)
     first = found.rows[0].runs[0].plan.privacy
-    budget = first.epsilon
-    for arm in arms:
-        if arm in found.study.paper.final and isinstance(budget, float):
-            axes.plot(
-                *(budget, 100 * found.study.paper.final[arm], "*"),
-                color=looks[arm].colour,
-                markersize=9,
-                label=f"{label(arm)}, the paper",
-            )
     axes.set_xscale("log")
     axes.set_xlabel(f"ε of the whole run (δ = {first.delta:g}, {first.adjacency})")
     axes.set_title("certified, by budget", fontsize="medium")
@@ -119,7 +119,7 @@ def _line(axes: Axes, look: Look, name: str, places: Sequence[float], values: np
         axes.fill_between(places, mean - spread, mean + spread, color=colour, alpha=0.08, lw=0)
 
 
-def curves_figure(curves: Mapping[str, Curve]) -> Figure:
+def curves_figure(curves: Mapping[str, Curve], *, data: Mapping[str, str]) -> Figure:
     """C* of each budget and F through them, beside the paper's F where it gives one."""
     picture = Figure(figsize=(4.4 * len(curves), 4.2), layout="constrained")
     grid = picture.subplots(1, len(curves), squeeze=False)[0]
@@ -138,7 +138,7 @@ def curves_figure(curves: Mapping[str, Curve]) -> Figure:
             known = np.polyval(PAPER[name][0], fine)
             axes.plot(fine[known > 0], known[known > 0], "--", label="the paper's F, where above 0")
         plan = evidence["plan"]
-        axes.set(xscale="log", yscale="log", title=name, ylabel="clipping bound C")
+        axes.set(xscale="log", yscale="log", title=data[name], ylabel="clipping bound C")
         axes.set_xlabel(f"ε (δ = {plan['delta']:g}, {plan['adjacency']})")
         axes.grid(alpha=0.3)
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), frameon=False)

@@ -11,13 +11,18 @@ from pacdp.privacy import calibrate
 from pacdp.privacy.gaussian import epsilon_for
 
 
-def per_release(curve: Curve, *, releases: int) -> Curve:
-    """The same bounds at the same noise, by the ε of a single release of so many."""
+def per_release(curve: Curve, *, releases: int, classic: bool = False) -> Curve:
+    """The same bounds at the same noise, by the ε of a single release of so many.
+
+    ``classic`` reads it by the published formula, ε = √(2 ln(1.25/δ))/z.
+    """
     evidence = curve.evidence
     plan = evidence["plan"]
     budgets = np.array(evidence["budgets"])
     z = calibrate(epsilon=budgets, releases=releases, delta=plan["delta"]).z
     single = epsilon_for(1 / z, plan["delta"])
+    if classic:
+        single = np.sqrt(2 * np.log(1.25 / plan["delta"])) / z
     # Through every point of the old curve, at its new place.
     moved = fit(single, [curve(value) for value in budgets], family="piecewise").curve
     kept = {"scores", "bounds", "seeds", "metric", "proxy", "version"}
@@ -26,7 +31,11 @@ def per_release(curve: Curve, *, releases: int) -> Curve:
             "evidence": {
                 **{name: evidence[name] for name in kept},
                 "budgets": single.tolist(),
-                "plan": {**plan, "scope": "per-release"},
+                "plan": {
+                    **plan,
+                    "scope": "per-release",
+                    "accountant": "basic" if classic else plan["accountant"],
+                },
             }
         }
     )

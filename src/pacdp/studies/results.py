@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from pacdp.files import write_whole
 from pacdp.studies.shelf import Shelf
 
 _HEAD = """# Results
@@ -10,12 +11,18 @@ _HEAD = """# Results
 Written by `pacdp reproduce all --profile {profile}`, and not by hand. What it means, and which
 readings of the paper give its numbers: [Reproduction](reproduction.md).
 
-Every row stands twice. `as-published`: ε is the budget of each release alone, calibrated exactly
-(for NbAFL its published formula; rPDP-FL accounts for the whole run itself), and the column *ε of
-the whole run* says what that really certifies. `certified`: ε is the whole run's, exact, for every
-client. FedAvg has no ε. Accuracy is that of the last round, never of the best one, on test records,
-which are covered by no ε. Points are differences of percentages, PAC-DP minus the other, seed by
-seed; *wins* and *loses* mean more than two standard errors.
+Every row stands twice. `as-published`: ε is the budget of each release alone, with the published
+noise z = √(2 ln(1.25/δ))/ε where all budgets are below 1, as its proof needs, and the exact noise
+of a release elsewhere; for NbAFL its published formula. `certified`: ε is the whole run's, exact,
+for every client. Beside both stands what the whole run really certifies, planned and realised. rPDP-FL
+accounts for the whole run itself, and FedAvg has no ε: their two rows are the same. Three numbers
+with strokes between are the least, the median and the most over clients and seeds.
+
+Accuracy is that of the last round, never of the best one, on test records, which are covered by no
+ε; *clients* is what each of them sees. Points are differences of percentages, PAC-DP minus the
+other, seed by seed; *wins* and *loses* hold at 95 % by Student's t, one by one: of twenty such
+words one may be luck. F and the *best* fixed C are chosen on the proxy; the other rivals run with
+their published settings, untuned.
 """
 
 
@@ -29,7 +36,7 @@ def write_results(shelf: Shelf, order: Sequence[str]) -> Path:
         parts.append(f"Not run in this size: {', '.join(missing)}.\n")
     parts += [(folder / f"{name}.md").read_text() for name in there]
     page = shelf.folder / "results.md"
-    page.write_text("\n".join(parts))
+    write_whole(page, "\n".join(parts))
     return page
 
 

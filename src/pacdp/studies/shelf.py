@@ -3,7 +3,6 @@
 ====================  ======================================================================
 ``curves/KEY.json``   F of a plan, with the matrix it was fitted on
 ``runs/KEY.json``     the outcome of a run
-``overhead.json``     seconds, as they were measured
 ``results.md``        the page: every study that is whole, in the order of the paper
 ``results/``          its tables (Markdown, CSV) and figures (SVG, PNG)
 ``reports/``          a page for each study, to look at
@@ -24,7 +23,7 @@ from pacdp.experiments.execute import execute
 from pacdp.experiments.experiment import Data
 from pacdp.experiments.offline import setting_for
 from pacdp.experiments.prepare import read_data
-from pacdp.offline import fit_curve
+from pacdp.offline import Setting, fit_curve
 from pacdp.studies.cells import Job
 from pacdp.studies.reading import per_release
 
@@ -40,25 +39,32 @@ class Shelf:
         if folder.is_dir() and any(folder.iterdir()) and not resume:
             raise InputError(f"--out {folder}: is not empty, must be new (or use --resume)")
         mark = folder / "profile"
+        if folder.is_dir() and any(folder.iterdir()) and not mark.is_file():
+            raise InputError(f"--out {folder}: is not of this command, must be new")
         if mark.is_file() and mark.read_text().strip() != profile:
             raise InputError(f"--out {folder}: holds the profile {mark.read_text().strip()}")
-        for name in ("curves", "runs", "results", "reports"):
-            (folder / name).mkdir(parents=True, exist_ok=True)
-        mark.write_text(f"{profile}\n")
+        folder.mkdir(parents=True, exist_ok=True)
         self._lock = FileLock(folder / ".lock")
         try:
             self._lock.acquire(timeout=0)
         except Timeout:
             raise InputError(f"--out {folder}: another run is at work there") from None
+        mark.write_text(f"{profile}\n")
+        for name in ("curves", "runs", "results", "reports"):
+            (folder / name).mkdir(exist_ok=True)
 
     def curve(self, experiment: Experiment) -> Curve:
         """F for the plan of an experiment; it does not depend on budgets or on a hot start.
 
         One grid serves both readings: the noise of a release is all that training sees of them.
         """
-        privacy = experiment.privacy.model_copy(update={"scope": "total"})
-        plain = experiment.model_copy(update={"hot_start": None, "privacy": privacy})
-        setting = setting_for(plain, read=_data(plain.data.model_dump_json(), 0))
+        privacy = experiment.privacy.model_copy(
+            update={"scope": "total", "accountant": None, "epsilon": 1.0}
+        )
+        plain = experiment.model_copy(
+            update={"hot_start": None, "privacy": privacy, "profiles": {}}
+        )
+        setting = _setting(plain.model_dump_json())
         content = setting.digest + plain.offline.model_dump_json()
         key = hashlib.sha256(content.encode()).hexdigest()[:12]
         path = self.folder / "curves" / f"{plain.name}-{key}.json"
@@ -69,7 +75,8 @@ class Shelf:
         if experiment.privacy.scope == "total":
             return curve
         releases = setting.plan(1.0, 1.0, 0).clients[0].releases
-        return per_release(curve, releases=releases)
+        classic = experiment.privacy.accountant == "basic"
+        return per_release(curve, releases=releases, classic=classic)
 
     def outcome(self, job: Job) -> Outcome:
         """What came of a run."""
@@ -82,6 +89,13 @@ class Shelf:
 
     def _path(self, job: Job) -> Path:
         return self.folder / "runs" / f"{job.key}.json"
+
+
+@lru_cache(maxsize=8)
+def _setting(experiment: str) -> Setting:
+    """The public side of a training, made once: a proxy may take seconds."""
+    made = Experiment.model_validate_json(experiment)
+    return setting_for(made, read=_data(made.data.model_dump_json(), 0))
 
 
 @lru_cache(maxsize=8)

@@ -48,7 +48,7 @@ class Paper(Settings):
     final: dict[str, Real] = Field({}, description="At the end.")
     rounds: dict[str, dict[int, Real]] = Field({}, description="After so many rounds.")
     target: dict[str, Count] = Field({}, description="Rounds to the target.")
-    said: dict[str, str] = Field({}, description="What it says in words.")
+    said: str = Field("", description="What it says in words.")
 
 
 class Study(Settings):
@@ -66,7 +66,9 @@ class Study(Settings):
     variants: dict[str, Arm] = Field({}, description="Arms that need more words, by label.")
     epsilons: tuple[Real, ...] = Field((), description="Budgets of a sweep, certified.")
     rounds: tuple[Count, ...] = Field((), description="Rounds that the table shows.")
-    target: Real | None = Field(None, description="The accuracy that rounds are counted to.")
+    target: Real | None = Field(
+        None, gt=0, lt=1, description="The accuracy that rounds are counted to."
+    )
     seeds: Count = Field(3, description="Runs of each row.")
     fit: bool = Field(True, description="Whether F is fitted, or the given one is taken.")
     note: str = Field("", description="What a reader must know.")
@@ -80,7 +82,9 @@ class Study(Settings):
             raise ValueError("a contest has one experiment and arms, any other study experiments")
         for name in self.arms:
             self.arm(name)
-        named = {*self.paper.final, *self.paper.rounds, *self.paper.target, *self.paper.said}
+        if len(set(self.arms)) != len(self.arms):
+            raise ValueError("arms: one comes twice")
+        named = {*self.paper.final, *self.paper.rounds, *self.paper.target}
         unknown = sorted(named - set(self.arms))
         if unknown and contest:
             raise ValueError(f"{unknown[0]}: is none of the arms")

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 
+from scipy.stats import t as student
+
 from pacdp.experiments import Outcome
 from pacdp.experiments.execute import Spread, epsilons
 from pacdp.studies.cells import Cell
@@ -17,7 +19,6 @@ Runs = Mapping[Cell, Outcome]
 class Row:
     """One arm under one reading: its runs over seeds."""
 
-    study: Study
     arm: str
     reading: Reading
     runs: Sequence[Outcome]
@@ -57,6 +58,12 @@ class Row:
         return epsilons([run.result for run in self.runs], name)
 
     @property
+    def clients(self) -> list[float]:
+        """What each client sees at the end, in every run."""
+        held = (client["accuracy"] for run in self.runs for client in run.result["clients"])
+        return [value for value in held if value is not None]
+
+    @property
     def before(self) -> float | None:
         """The accuracy before any private data, where public data trained the first model."""
         found = [run.result["before_private_data"] for run in self.runs]
@@ -72,8 +79,8 @@ class Found:
     profile: str
     rows: Sequence[Row]
     sweep: Sequence[Row]
-    stands_for: str | None
-    """The data that were used in the place of the study's own, in a small size."""
+    data: str
+    """What it was trained on."""
 
     @property
     def chance(self) -> float:
@@ -90,20 +97,25 @@ class Found:
         return {row.arm: row.runs for row in self.rows if row.reading == reading}
 
 
-def gather(study: Study, runs: Runs, *, profile: str, stands_for: str | None = None) -> Found:
+def gather(study: Study, runs: Runs, *, profile: str, data: str) -> Found:
     """Group a study's runs."""
 
     def row(arm: str, reading: Reading, epsilon: float | None) -> Row:
         wanted = (arm, reading, epsilon)
         chosen = [o for c, o in runs.items() if (c.arm, c.reading, c.epsilon) == wanted]
-        return Row(study, arm, reading, chosen, epsilon)
+        return Row(arm, reading, chosen, epsilon)
 
     return Found(
         study,
         profile,
         [row(arm, reading, None) for arm in study.arms for reading in study.arm(arm).readings],
-        [row(arm, "certified", eps) for arm in study.arms for eps in study.epsilons],
-        stands_for,
+        [
+            row(arm, "certified", epsilon)
+            for arm in study.arms
+            for epsilon in study.epsilons
+            if "certified" in study.arm(arm).readings
+        ],
+        data,
     )
 
 
@@ -118,27 +130,33 @@ class Gain:
 
     @property
     def verdict(self) -> str:
-        """What can be said: more than two standard errors apart, or not to be told.
+        """What can be said at 95 %, by Student's t over the seeds.
 
         >>> Gain("fixed", points=3.0, standard_error=1.0, seeds=5).verdict
         'wins'
-        >>> Gain("fixed", points=3.0, standard_error=2.0, seeds=5).verdict
+        >>> Gain("fixed", points=3.0, standard_error=1.0, seeds=3).verdict
         'not to be told apart'
         """
-        if self.seeds < 2 or abs(self.points) <= 2 * self.standard_error:
+        if self.seeds < 2:
+            return "not to be told apart"
+        limit = float(student.ppf(0.975, self.seeds - 1)) * self.standard_error
+        if abs(self.points) <= limit:
             return "not to be told apart"
         return "wins" if self.points > 0 else "loses"
 
 
 def gains(found: Found, arm: str = "pac-dp") -> list[Gain]:
-    """PAC-DP against each other certified arm, on the same seeds."""
+    """PAC-DP against each other certified arm, on the same seeds.
+
+    What public data trained first is another track, and is not compared.
+    """
     ours = found.row(arm, "certified")
     if ours is None:
         return []
     made = []
     for row in found.rows:
         private = bool(row.epsilons("epsilon_realised"))
-        if row.reading != "certified" or row.arm == arm or not private:
+        if row.reading != "certified" or row.arm == arm or not private or row.before is not None:
             continue
         apart = [100 * (a - b) for a, b in zip(ours.accuracies, row.accuracies, strict=True)]
         spread = Spread.of(apart)

@@ -3,7 +3,7 @@
 import csv
 import io
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pacdp.experiments.execute import Spread
@@ -42,15 +42,17 @@ def percent(spread: Spread | None, *, seeds: int) -> str:
 def main_table(found: Found) -> str:
     """Every row twice, as published and certified, with the paper's number beside it."""
     study = found.study
-    headings = ["method", "reading", "accuracy, %", "the paper, %"]
-    headings += ["budget ε", "ε of the whole run", *_extra_headings(study)]
+    headings = ["method", "reading", "accuracy, %", "the paper, %", "clients, %", "budget ε"]
+    headings += ["planned ε of the whole run", "realised", *_extra_headings(study)]
     rows = [
         [
             label(row.arm),
             row.reading,
             percent(row.accuracy, seeds=len(row.runs)) + _before(row),
-            _paper(study, row.arm),
+            _paper(study, row),
+            least_middle_most([round(100 * value, 1) for value in row.clients]),
             least_middle_most(row.epsilons("epsilon_budget")),
+            least_middle_most(row.epsilons("epsilon_planned")),
             least_middle_most(row.epsilons("epsilon_realised")),
             *_extra(study, row),
         ]
@@ -63,11 +65,13 @@ def _before(row: Row) -> str:
     return "" if row.before is None else f" (before any private data {100 * row.before:.1f})"
 
 
-def _paper(study: Study, arm: str) -> str:
-    paper = study.paper
-    parts = [f"{100 * paper.final[arm]:.1f}"] if arm in paper.final else []
-    parts += [f"“{paper.said[arm]}”"] if arm in paper.said else []
-    return ", ".join(parts) or NOTHING
+def _paper(study: Study, row: Row) -> str:
+    """The paper's number, and whether the mean here comes up to it."""
+    reported = study.paper.final.get(row.arm)
+    if reported is None:
+        return NOTHING
+    reached = "reached" if row.accuracy.mean >= reported else "not reached"
+    return f"{100 * reported:.1f}, {reached}"
 
 
 def _extra_headings(study: Study) -> list[str]:
@@ -116,7 +120,7 @@ def sweep_table(found: Found) -> str:
     """Accuracy by budget, certified."""
     budgets = found.study.epsilons
     rows = []
-    for arm in found.study.arms:
+    for arm in dict.fromkeys(row.arm for row in found.sweep):
         mine = {row.epsilon: row for row in found.sweep if row.arm == arm}
         cells = [percent(mine[e].accuracy, seeds=len(mine[e].runs)) for e in budgets]
         rows.append([label(arm), *cells])
@@ -137,6 +141,7 @@ def by_budget_table(found: Found) -> str | None:
     rows = [
         [label(arm), *(percent(Spread.of(by[level]), seeds=len(by[level])) for level in levels)]
         for arm, by in held.items()
+        if set(by) == set(levels)
     ]
     return markdown(["accuracy, %, for those with", *(f"ε = {level}" for level in levels)], rows)
 
@@ -144,6 +149,7 @@ def by_budget_table(found: Found) -> str | None:
 def csv_text(found: Found) -> str:
     """One line for each run, with all digits."""
     lines: list[dict[str, Any]] = []
+    paper = found.study.paper.final
     for row in [*found.rows, *found.sweep]:
         for run in row.runs:
             result = run.result
@@ -152,13 +158,15 @@ def csv_text(found: Found) -> str:
                 {
                     "study": found.study.name,
                     "profile": found.profile,
+                    "data": found.data,
                     "method": label(row.arm),
                     "reading": row.reading,
                     "sweep_epsilon": row.epsilon,
                     "seed": result["seed"],
                     "accuracy": result["accuracy"],
                     "chance": result["chance"],
-                    "paper_accuracy": found.study.paper.final.get(row.arm),
+                    # The paper's budget is that of the rows, not of a sweep.
+                    "paper_accuracy": None if row.epsilon else paper.get(row.arm),
                     "epsilon_budget_max": _most(clients, "epsilon_budget"),
                     "epsilon_certified_max": _most(clients, "epsilon_realised"),
                     "delta": clients[0]["delta"],
@@ -168,6 +176,15 @@ def csv_text(found: Found) -> str:
                     "seconds": round(result["seconds"], 3),
                 }
             )
+    return csv_lines(lines)
+
+
+def csv_lines(lines: Sequence[Mapping[str, Any]]) -> str:
+    """Lines with the same keys, as CSV.
+
+    >>> csv_lines([{"a": 1, "b": "x"}])
+    'a,b\\n1,x\\n'
+    """
     out = io.StringIO()
     writer = csv.DictWriter(out, list(lines[0]), lineterminator="\n")
     writer.writeheader()

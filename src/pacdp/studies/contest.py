@@ -1,0 +1,94 @@
+"""Methods against each other: every run of a study, its tables, its figure and its page."""
+
+from pacdp.curve import Curve
+from pacdp.methods.pac_dp import PacDp
+from pacdp.report import Picture, page
+from pacdp.report.arms import terms_of
+from pacdp.report.figures import by_epsilon
+from pacdp.report.palette import looks_of
+from pacdp.studies import table
+from pacdp.studies.cells import cells, job
+from pacdp.studies.figures import contest_figure
+from pacdp.studies.part import Observer, Part, data_of
+from pacdp.studies.shelf import Shelf
+from pacdp.studies.study import Study, label
+from pacdp.studies.summary import Found, gather
+from pacdp.words import counted, size
+
+
+def contest(study: Study, shelf: Shelf, observe: Observer) -> Part:
+    """Run what is missing, and tell what was found."""
+    runs, curve = {}, None
+    for cell in cells(study):
+        words = f"{study.name}: {label(cell.arm)}"
+        observe(words, 0)
+        work = job(study, cell, profile=shelf.profile, fit=shelf.curve)
+        runs[cell] = shelf.outcome(work)
+        observe(words, 1)
+        if cell.reading == "certified" and isinstance(work.method, PacDp) and study.fit:
+            curve = work.method.curve
+    data = data_of(study.experiment, profile=shelf.profile)
+    found = gather(study, runs, profile=shelf.profile, data=data)
+    return Part(
+        study, _text(found), table.csv_text(found), contest_figure(found), _page(found, curve)
+    )
+
+
+def _text(found: Found) -> str:
+    first = found.rows[0].runs[0]
+    plan, training = first.plan, first.plan.training
+    batches = "whole" if training.batch == "full" else f"of {training.batch}"
+    seeds = counted(found.study.seeds, "seed")
+    parts = [
+        f"**Here:** {found.data}, {len(plan.clients)} clients, {plan.per_round} a round, "
+        f"{counted(plan.rounds, 'round')}, {plan.model.name} ({first.result['parameters']:,} "
+        f"parameters), {counted(training.local_epochs or 1, 'local epoch')}, batches {batches}, "
+        f"{training.optimiser.name} at {training.optimiser.lr:g}; "
+        f"{size(first.result['bytes_per_round'] * plan.rounds)} sent and received by all; {seeds}"
+        f"{', mean ± standard deviation' if found.study.seeds > 1 else ''}. "
+        f"ε at {terms_of(plan)}; chance {100 * found.chance:.1f} %.",
+        table.main_table(found),
+    ]
+    if found.row("pac-dp", "certified") is not None and found.study.seeds > 1:
+        parts.append(table.gains_table(found))
+    if found.sweep:
+        parts += ["Accuracy in % by budget, certified:", table.sweep_table(found)]
+    by_budget = table.by_budget_table(found)
+    return "\n\n".join([*parts, by_budget] if by_budget else parts)
+
+
+def _page(found: Found, curve: Curve | None) -> str:
+    """All that is certified, and PAC-DP as published beside it."""
+    study = found.study
+    arms = {label(arm): runs for arm, runs in found.arms("certified").items()}
+    published = found.arms("as-published")
+    for arm in ["pac-dp"] if "pac-dp" in published else published:
+        arms[f"{label(arm)}, as published"] = published[arm]
+    notes = [f"Trained on {found.data}.", f"The paper: {study.paper.where}. {study.paper.said}"]
+    notes += [study.note] if study.note else []
+    notes += [
+        f"The paper reports {100 * value:.1f} % for {label(arm)}."
+        for arm, value in study.paper.final.items()
+    ]
+    return page(
+        study.title,
+        arms,
+        curve=curve,
+        commands=[f"pacdp reproduce {study.name} --profile {found.profile}"],
+        notes=notes,
+        extra_figures=[_sweep(found)] if found.sweep else [],
+    )
+
+
+def _sweep(found: Found) -> Picture:
+    series: dict[str, dict[float, list[float]]] = {}
+    for row in found.sweep:
+        assert row.epsilon is not None
+        series.setdefault(label(row.arm), {})[row.epsilon] = row.accuracies
+    return by_epsilon(
+        series,
+        terms=terms_of(found.rows[0].runs[0].plan),
+        chance=found.chance,
+        looks=looks_of({label(arm): runs for arm, runs in found.arms("certified").items()}),
+        title="Final accuracy against ε, certified",
+    )

@@ -1,0 +1,35 @@
+"""A study's part of the results, before it is written."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from matplotlib.figure import Figure
+
+from pacdp.experiments import read_experiment
+from pacdp.studies.study import Study
+
+# Told what is being done, and how many more steps are over.
+Observer = Callable[[str, int], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """What is written of a study."""
+
+    study: Study
+    text: str
+    csv: str
+    figure: Figure | None = None
+    report: str | None = None
+    """A page to look at."""
+
+
+def data_of(experiment: str, *, profile: str) -> str:
+    """What an experiment is trained on in this size, and for what that stands.
+
+    >>> data_of("mnist", profile="desk"), data_of("mnist", profile="smoke")
+    ('mnist', 'digits for mnist')
+    """
+    own = read_experiment(experiment).data.name
+    used = read_experiment(experiment, profile=profile).data.name
+    return own if used == own else f"{used} for {own}"
