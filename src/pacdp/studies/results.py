@@ -14,12 +14,12 @@ readings of the paper give its numbers: [Reproduction](reproduction.md).
 Every row stands twice. `as-published`: ε is the budget of each release alone, with the published
 noise z = √(2 ln(1.25/δ))/ε where all budgets are below 1, as its proof needs, and the exact noise
 of a release elsewhere; for NbAFL its published formula. `certified`: ε is the whole run's, exact,
-for every client. Beside both stands what the whole run really certifies, planned and realised. rPDP-FL
-accounts for the whole run itself, and FedAvg has no ε: their two rows are the same. Three numbers
-with strokes between are the least, the median and the most over clients and seeds.
+for every client. Beside both stands what the whole run really certifies, planned and realised.
+rPDP-FL accounts for the whole run itself, and FedAvg has no ε: their two rows are the same. Three
+numbers with strokes between are the least, the median and the most over clients and seeds.
 
-Accuracy is that of the last round, never of the best one, on test records, which are covered by no
-ε; *clients* is what each of them sees. Points are differences of percentages, PAC-DP minus the
+Accuracy is that of the last round, never of the best one, on test records, which are covered by
+no ε; *clients* is what each of them sees. Points are differences of percentages, PAC-DP minus the
 other, seed by seed; *wins* and *loses* hold at 95 % by Student's t, one by one: of twenty such
 words one may be luck. F and the *best* fixed C are chosen on the proxy; the other rivals run with
 their published settings, untuned.
