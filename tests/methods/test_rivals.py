@@ -395,3 +395,40 @@ def test_a_method_of_ones_own():
         assert result.clients()[0]["epsilon_realised"] == pytest.approx(1.0, rel=1e-9)
     finally:
         del METHODS["normalised"]
+
+
+def test_noise_once_adds_the_noise_of_a_step_and_is_charged_what_that_is_worth():
+    lr, bound, epsilon, delta = 0.05, 2.55, 0.1, 1e-5
+    # 200 records in four batches, twice: eight steps of at most lr·C.
+    upload = lr * bound * 8
+    made = plan(
+        *("noise-once", HEART, HOSPITALS, 3),
+        epsilon=epsilon,
+        given={"clipping_bound": upload},
+        optimiser=Optimiser(lr=lr),
+    )
+    task = made.clients[0]
+    assert (task.batches, task.steps, task.divisor) == (4, 8, 1.0)
+    z = math.sqrt(2 * math.log(1.25 / delta)) / epsilon
+    sigma = task.noise_multiplier * upload
+    assert sigma == pytest.approx(lr * z * bound / 50)
+    # One record can turn an update of that length into any other.
+    (release,) = made.participation(0)
+    assert release.z == pytest.approx(sigma / (2 * upload))
+    result = simulate(made, HEART, HOSPITALS)
+    client = result.clients()[0]
+    assert client["label"] == "noise-once"
+    assert client["epsilon_realised"] == pytest.approx(account(release.times(3)).epsilon)
+    assert client["epsilon_realised"] > 10 * epsilon
+    with pytest.raises(InputError, match="whole local epochs"):
+        plan("noise-once", local_epochs=None, local_steps=7)
+
+
+@pytest.mark.parametrize("name", ["nbafl", "nbafl-original", "noise-once"])
+def test_an_upload_is_divided_by_nothing(name):
+    """Its signal is at most C and its noise σ·√d, whatever the number of records."""
+    from pacdp.experiments.cost import signal_to_noise
+
+    made = plan(name)
+    task = made.clients[0]
+    assert signal_to_noise(made, 28)[0] == pytest.approx(1 / (task.noise_multiplier * 28**0.5))

@@ -112,6 +112,8 @@ def _line(axes: Axes, look: Look, name: str, places: Sequence[float], values: np
         linestyle=look.dash,
         marker=look.marker,
         markersize=3.5,
+        # A few tell lines apart; more make files large.
+        markevery=max(1, len(places) // 8),
         label=name,
     )
     if len(values) > 1:
