@@ -69,6 +69,7 @@ class Study(Settings):
     target: Real | None = Field(
         None, gt=0, lt=1, description="The accuracy that rounds are counted to."
     )
+    targets: tuple[Real, ...] = Field((), description="Others, that a small size can reach.")
     seeds: Count = Field(3, description="Runs of each row.")
     fit: bool = Field(True, description="Whether F is fitted, or the given one is taken.")
     note: str = Field("", description="What a reader must know.")

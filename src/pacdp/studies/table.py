@@ -74,11 +74,15 @@ def _paper(study: Study, row: Row) -> str:
     return f"{100 * reported:.1f}, {reached}"
 
 
+def _targets(study: Study) -> list[float]:
+    return [*([] if study.target is None else [study.target]), *study.targets]
+
+
 def _extra_headings(study: Study) -> list[str]:
-    rounds = [f"round {number} (the paper)" for number in study.rounds]
-    if study.target is None:
-        return rounds
-    return [*rounds, f"rounds to {study.target:.0%}", "the paper's", "MB to it"]
+    headings = [f"round {number} (the paper)" for number in study.rounds]
+    for target in _targets(study):
+        headings += [f"rounds to {target:.0%} (the paper)", "MB to it"]
+    return headings
 
 
 def _extra(study: Study, row: Row) -> list[str]:
@@ -88,19 +92,16 @@ def _extra(study: Study, row: Row) -> list[str]:
         beside = "" if reported is None else f" ({100 * reported:.1f})"
         after = row.after(number)
         cells.append((NOTHING if after is None else f"{100 * after.mean:.1f}") + beside)
-    if study.target is None:
-        return cells
-    reached = row.rounds_to(study.target)
-    known = [number for number in reached if number is not None]
     each = row.runs[0].result["bytes_per_round"] / 1e6
-    middle = statistics.median(known) if len(known) == len(reached) else None
-    said = f"{len(known)} of {len(reached)} runs" if middle is None else f"{middle:g}"
-    return [
-        *cells,
-        said if known else "not reached",
-        str(study.paper.target.get(row.arm, NOTHING)),
-        NOTHING if middle is None else f"{middle * each:.3g}",
-    ]
+    for target in _targets(study):
+        reached = row.rounds_to(target)
+        known = [number for number in reached if number is not None]
+        middle = statistics.median(known) if len(known) == len(reached) else None
+        said = f"{len(known)} of {len(reached)} runs" if middle is None else f"{middle:g}"
+        theirs = study.paper.target.get(row.arm) if target == study.target else None
+        cells.append((said if known else "not reached") + (f" ({theirs})" if theirs else ""))
+        cells.append(NOTHING if middle is None else f"{middle * each:.3g}")
+    return cells
 
 
 def gains_table(found: Found) -> str:
