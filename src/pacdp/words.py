@@ -5,6 +5,8 @@ from collections.abc import Sequence
 
 # For what there is not.
 NOTHING = "–"
+# So many different numbers are told one by one.
+MOST_LISTED = 3
 
 
 def number(value: float | Sequence[float] | None, digits: int = 3) -> str:
@@ -43,15 +45,18 @@ def mean_and_deviation(mean: float, deviation: float, metric: str) -> str:
 
 
 def least_middle_most(values: Sequence[float]) -> str:
-    """Least / median / most, or one number where they agree.
+    """A few numbers one by one; of more the least / the median / the most, each one of them.
 
-    >>> least_middle_most([0.01, 0.5, 0.05]), least_middle_most([1.0, 1.0])
-    ('0.01 / 0.05 / 0.5', '1')
+    >>> least_middle_most([0.5, 0.05, 0.01, 0.01]), least_middle_most([1.0, 1.0])
+    ('0.01, 0.05, 0.5', '1')
+    >>> least_middle_most([0.1, 0.2, 0.3, 0.4])
+    '0.1 / 0.2 / 0.4'
     """
-    if not values:
-        return NOTHING
-    low, middle, high = min(values), statistics.median(values), max(values)
-    return f"{low:.4g}" if high - low < 1e-6 * high else f"{low:.4g} / {middle:.4g} / {high:.4g}"
+    different = sorted({f"{value:.4g}" for value in values}, key=float)
+    if len(different) <= MOST_LISTED:
+        return ", ".join(different) or NOTHING
+    chosen = (min(values), statistics.median_low(values), max(values))
+    return " / ".join(f"{value:.4g}" for value in chosen)
 
 
 def size(count: float) -> str:

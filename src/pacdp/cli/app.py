@@ -81,5 +81,6 @@ def main() -> None:
             typer.echo(f"pacdp: {' '.join(message.split())}", err=True)
         code = 2 if message else 0
     except typer.Abort:
+        typer.echo("pacdp: interrupted; what --resume covers goes on from there", err=True)
         code = 130
     sys.exit(code)

@@ -47,7 +47,10 @@ def fit_command(
     from pacdp.experiments.offline import setting_for
 
     more = [] if proxy is None else [f"offline.proxy={proxy}"]
-    experiment = read_experiment(name, profile=profile, changes=[*(changes or []), *more])
+    # It may name the very curve that is to be made.
+    experiment = read_experiment(
+        name, profile=profile, changes=[*(changes or []), *more], curves=False
+    )
     scores = out.with_name(f"{out.name}.scores.jsonl")
     if out.exists() and not resume:
         raise InputError(f"--out {out}: exists already, must be a new file (or use --resume)")

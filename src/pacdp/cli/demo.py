@@ -18,7 +18,7 @@ def demo_command(
         "pacdp-demo"
     ),
 ) -> None:
-    """Four hospitals with different budgets train one model; each ledger stops at its budget."""
+    """Four hospitals with different budgets train one model, and no ledger is overdrawn."""
     # Only the demo trains and draws, so only the demo waits for torch and matplotlib.
     from pacdp.experiments import Outcome
     from pacdp.experiments.execute import Spread, epsilons
@@ -72,8 +72,9 @@ def demo_command(
             words.least_middle_most(spent) if spent else "none",
         )
     table.caption = (
-        "The largest hospital holds the largest budget here; who holds which decides much. "
-        "Over all assignments: pacdp compare heart-personalised"
+        "The largest hospital holds the largest budget here, and all methods weigh clients by "
+        f"{plan.server.weights}; both decide much. Over all assignments: pacdp compare "
+        "heart-personalised; by size: --set server.weights=size"
     )
     table.add_row(
         "chance", "always the most frequent diagnosis", words.score(chance_of(arms), "accuracy")

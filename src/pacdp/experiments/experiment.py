@@ -85,9 +85,11 @@ def shipped() -> list[str]:
 
 
 def read_experiment(
-    name: str, *, profile: str | None = None, changes: Sequence[str] = ()
+    name: str, *, profile: str | None = None, changes: Sequence[str] = (), curves: bool = True
 ) -> Experiment:
     """An experiment by name or path, in one of its sizes, with single settings changed.
+
+    Without ``curves`` files of curves are not read: they may not be there yet.
 
     >>> read_experiment("heart", changes=["training.rounds=2"]).training.rounds
     2
@@ -97,6 +99,8 @@ def read_experiment(
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{where}: is no TOML ({error})") from None
+    if not curves:
+        content = _without_curves(content)
     folder = Path(where).parent if Path(where).is_file() else None
     whole = _checked(content, where, folder)
     # Every size is read, so that a slip in one is found before it is wanted.
@@ -172,6 +176,16 @@ def _change(text: str) -> dict[str, Any]:
     for key in reversed(keys):
         change = {key: change}
     return dict(change)
+
+
+def _without_curves(content: dict[str, Any]) -> dict[str, Any]:
+    """The settings without the paths of curves."""
+    content = copy.deepcopy(content)
+    methods = content.get("methods")
+    for settings in methods.values() if isinstance(methods, dict) else ():
+        if isinstance(settings, dict) and isinstance(settings.get("curve"), str):
+            del settings["curve"]
+    return content
 
 
 def _with_paths(content: dict[str, Any], folder: Path | None) -> dict[str, Any]:

@@ -20,6 +20,8 @@ _NEEDED = (
     *("parameters", "bytes_per_round", "accuracy_by_budget", "clients"),
 )
 
+_NUMBERS = ("accuracy", "loss")
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Outcome:
@@ -68,7 +70,9 @@ class Outcome:
             content = json.loads(path.read_text())
             plan = Plan.model_validate(content["plan"])
             rows, result = content["rows"], content["result"]
-        except (ValueError, KeyError, TypeError, ValidationError) as error:
+        except KeyError as error:
+            raise DataError(f"{path}: is no outcome of a run (it has no {error})") from error
+        except (ValueError, TypeError, ValidationError) as error:
             raise DataError(f"{path}: is no outcome of a run ({error})") from error
         _refuse_other(path, rows, result)
         return cls(plan=plan, rows=rows, result=result)
@@ -78,6 +82,8 @@ def _refuse_other(path: Path, rows: Any, result: Any) -> None:
     """Refuse what a damaged file or another version left."""
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise DataError(f"{path}: is damaged (its rounds are no objects)")
+    if any(not isinstance(row.get(key, 0.0), int | float) for row in rows for key in _NUMBERS):
+        raise DataError(f"{path}: is damaged (a round's {' or '.join(_NUMBERS)} is no number)")
     lacking = [key for key in _NEEDED if not isinstance(result, dict) or key not in result]
     if lacking:
         raise DataError(f"{path}: its result has no {lacking[0]}; was it made by another version?")

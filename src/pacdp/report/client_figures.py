@@ -115,8 +115,11 @@ def _promise(client: Client) -> str:
     )
 
 
-def client_accuracy(outcome: Outcome, chance: float | None = None) -> Picture | None:
-    """The accuracy that each client sees; None for regression."""
+def client_accuracy(outcome: Outcome) -> Picture | None:
+    """The accuracy that each client sees; None for regression.
+
+    Chance is another for each of them, and is not drawn.
+    """
     clients = ordered(outcome)
     there = [(n, c) for n, c in enumerate(clients, 1) if c["accuracy"] is not None]
     if not there:
@@ -130,20 +133,18 @@ def client_accuracy(outcome: Outcome, chance: float | None = None) -> Picture | 
         heights = [100 * client["accuracy"] for _, client in mine]
         size = 7 if len(clients) <= MOST_NAMES else 4.5
         sketch.points(axes, [n for n, _ in mine], heights, tips, look(place), size=size)
-    if chance is not None:
-        sketch.level(axes, 100 * chance)
     _names(sketch, axes, clients, "test accuracy in %")
     if levels != [0] and len(levels) <= 8:
         said = terms_of(outcome.plan)
         entries = {f"budget ε = {level:g}": look(n) for n, level in enumerate(levels)}
-        sketch.legend(entries, chance=chance, lines=False)
+        sketch.legend(entries, lines=False)
         note = f" Marks tell budgets apart; ε at {said}."
     else:
-        sketch.legend({}, chance=chance)
         note = ""
     return sketch.done(
         "Accuracy of each client",
-        "What the final model reaches on test records like a client's own, ordered by budget."
+        "What the final model reaches on test records like a client's own, ordered by budget. "
+        "Chance is another for each: where all have one diagnosis, saying it is always right."
         + note,
         Table(
             ("client", "accuracy"),

@@ -190,7 +190,7 @@ def accuracy_by_level(arms: Arms) -> Picture | None:
     return by_epsilon(
         series,
         terms=terms_of(plan),
-        chance=chance_of(arms),
+        # Chance is another for those of each level.
         looks=looks_of(arms),
         title="Accuracy by budget level",
     )

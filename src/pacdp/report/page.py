@@ -16,7 +16,7 @@ from pacdp.curve import Curve
 from pacdp.experiments import Outcome
 from pacdp.experiments.run_folder import environment
 from pacdp.report import summary
-from pacdp.report.arms import Arms, chance_of, checked, terms_of
+from pacdp.report.arms import Arms, checked, terms_of
 from pacdp.report.client_figures import client_accuracy, client_epsilon, signal_to_noise
 from pacdp.report.figures import accuracy_by_level, accuracy_over_rounds, final_by_method
 from pacdp.report.mechanism_figures import curve_of, curve_picture, thresholds
@@ -95,8 +95,7 @@ def page(
         curve=_shown("curve", None if found is None else curve_picture(found, terms=said)),
         signal=_shown("signal", signal_to_noise(arms)),
         panels=[
-            _panel(number, label, outcomes, chance_of(arms))
-            for number, (label, outcomes) in enumerate(arms.items())
+            _panel(number, label, outcomes) for number, (label, outcomes) in enumerate(arms.items())
         ],
         commands=commands,
         versions={name: value for name, value in versions.items() if name != "time"},
@@ -105,12 +104,12 @@ def page(
     )
 
 
-def _panel(number: int, label: str, outcomes: Sequence[Outcome], chance: float | None) -> Panel:
+def _panel(number: int, label: str, outcomes: Sequence[Outcome]) -> Panel:
     first = outcomes[0]
     pictures = {
         "thresholds": thresholds(outcomes),
         "epsilon": client_epsilon(first),
-        "accuracy": client_accuracy(first, chance),
+        "accuracy": client_accuracy(first),
     }
     shown = [_shown(f"arm-{number}-{key}", one) for key, one in pictures.items()]
     return Panel(

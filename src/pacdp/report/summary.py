@@ -11,7 +11,7 @@ from pacdp.words import counted, least_middle_most, score
 KINDS = (
     "within the budgets",
     "within the budgets, after public pre-training",
-    "beyond the budgets",
+    "at more than the budgets",
     "without any guarantee",
 )
 
@@ -114,7 +114,7 @@ def warnings(arms: Arms) -> list[str]:
         )
         said.append(
             f"{label if mark == label else f'{label} ({mark})'}: the budget is NOT what the whole "
-            f"run certifies. Budget ε {asked}, certified ε {certified} (least / median / most; "
+            f"run certifies. Budget ε {asked}, certified ε {certified} ("
             f"{terms_of(outcomes[0].plan)})."
         )
     return said

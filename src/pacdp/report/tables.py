@@ -45,8 +45,9 @@ def methods_table(arms: Arms) -> Table:
     return Table(
         headings,
         tuple(rows),
-        f"Mean ± standard deviation over seeds. ε: least / median / most over clients and seeds, "
-        f"at {terms_of(plan)}. Bytes: up and down, all clients, all rounds of one run.",
+        "Mean ± standard deviation over seeds. ε: those of clients and seeds, or where many "
+        f"differ the least / median / most, at {terms_of(plan)}. Bytes: up and down, "
+        "all clients, all rounds of one run.",
     )
 
 

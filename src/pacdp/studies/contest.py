@@ -9,7 +9,7 @@ from pacdp.report.palette import looks_of
 from pacdp.studies import table
 from pacdp.studies.cells import cells, job
 from pacdp.studies.figures import contest_figure
-from pacdp.studies.part import Observer, Part, data_of
+from pacdp.studies.part import SMOKE, Observer, Part, data_of
 from pacdp.studies.shelf import Shelf
 from pacdp.studies.study import Study, label
 from pacdp.studies.summary import Found, gather
@@ -64,7 +64,8 @@ def _page(found: Found, curve: Curve | None) -> str:
     published = found.arms("as-published")
     for arm in ["pac-dp"] if "pac-dp" in published else published:
         arms[f"{label(arm)}, as published"] = published[arm]
-    notes = [f"Trained on {found.data}.", f"The paper: {study.paper.where}. {study.paper.said}"]
+    notes = [SMOKE] if found.profile == "smoke" else []
+    notes += [f"Trained on {found.data}.", f"The paper: {study.paper.where}. {study.paper.said}"]
     notes += [study.note] if study.note else []
     notes += [
         f"The paper reports {100 * value:.1f} % for {label(arm)}."

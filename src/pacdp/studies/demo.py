@@ -89,8 +89,9 @@ def write_report(path: Path, arms: Arms, curve: Curve, description: str) -> None
         curve=curve,
         commands=["pacdp demo"],
         notes=[
-            "The largest hospital holds the largest budget here; who holds which decides much. "
-            "Over all assignments: pacdp compare heart-personalised."
+            "The largest hospital holds the largest budget here, and the server weighs clients by "
+            "inverse noise for every method; both decide much. Over all assignments: pacdp compare "
+            "heart-personalised."
         ],
     )
     write_whole(path, html)

@@ -42,7 +42,8 @@ def contest_figure(found: Found) -> Figure:
     if found.sweep:
         kinds.append(None)
     picture = Figure(figsize=(4.6 * len(kinds), 4.6 * len(drawn)), layout="constrained")
-    grid = picture.subplots(len(drawn), len(kinds), squeeze=False)
+    # One scale for all: the eye compares readings.
+    grid = picture.subplots(len(drawn), len(kinds), squeeze=False, sharey=True)
     for line, arms in zip(grid, drawn, strict=True):
         looks = looks_of({row.arm: row.runs for row in found.rows if row.arm in arms})
         for axes, kind in zip(line, kinds, strict=True):
@@ -70,7 +71,8 @@ def _by_round(
             seen = [row.over_rounds(run) for run in row.runs]
             values = 100 * np.array([list(one.values()) for one in seen])
             _line(axes, looks[arm], label(arm), list(seen[0]), values)
-        reported = _reported(found, arm, row) if reading == "as-published" else {}
+        shown = reading == "as-published" and found.profile != "smoke"
+        reported = _reported(found, arm, row) if shown else {}
         if reported:
             axes.plot(
                 *(list(reported), [100 * value for value in reported.values()], "*"),
@@ -80,7 +82,8 @@ def _by_round(
             )
     axes.set_xlabel("round")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_ylabel("test accuracy in % (mean ± s.d.)")
+    spread = " (mean ± s.d.)" if found.study.seeds > 1 else ""
+    axes.set_ylabel(f"test accuracy in %{spread}")
     axes.set_title(reading, fontsize="medium")
 
 

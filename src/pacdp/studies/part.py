@@ -8,6 +8,8 @@ from matplotlib.figure import Figure
 from pacdp.experiments import read_experiment
 from pacdp.studies.study import Study
 
+SMOKE = """A smoke test, and no result: data, model, budgets, rounds and targets are those of a \
+size for seconds, whatever the title and the paper's numbers say."""
 # Told what is being done, and how many more steps are over.
 Observer = Callable[[str, int], None]
 

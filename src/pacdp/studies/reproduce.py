@@ -7,13 +7,11 @@ from pacdp.studies.cells import cells
 from pacdp.studies.contest import contest
 from pacdp.studies.curves import curves
 from pacdp.studies.overhead import overhead, steps
-from pacdp.studies.part import Observer, Part
+from pacdp.studies.part import SMOKE, Observer, Part
 from pacdp.studies.shelf import Shelf
 from pacdp.studies.study import Study
 
 _KINDS = {"contest": contest, "curves": curves, "overhead": overhead}
-_SMOKE = """**A smoke test, and no result:** data, model, budgets, rounds and targets are those of \
-a size for seconds, whatever the title and the paper's numbers say."""
 
 
 def amount(study: Study) -> int:
@@ -48,7 +46,7 @@ def _section(made: Part, profile: str) -> str:
     study = made.study
     paper = f"`{study.name}`. The paper: {study.paper.where}. {study.paper.said}".rstrip()
     parts = [f"## {study.title}", paper]
-    parts += [_SMOKE] if profile == "smoke" else []
+    parts += [f"**{SMOKE}**"] if profile == "smoke" else []
     parts += [study.note] if study.note else []
     parts.append(made.text)
     if made.figure is not None:

@@ -8,15 +8,16 @@ from pacdp.studies.shelf import Shelf
 
 _HEAD = """# Results
 
-Written by `pacdp reproduce all --profile {profile}`, and not by hand. What it means, and which
+Written by `pacdp reproduce`, profile `{profile}`, and not by hand. What it means, and which
 readings of the paper give its numbers: [Reproduction](reproduction.md).
 
 Every row stands twice. `as-published`: ε is the budget of each release alone, with the published
 noise z = √(2 ln(1.25/δ))/ε where all budgets are below 1, as its proof needs, and the exact noise
 of a release elsewhere; for NbAFL its published formula. `certified`: ε is the whole run's, exact,
 for every client. Beside both stands what the whole run really certifies, planned and realised.
-rPDP-FL accounts for the whole run itself, and FedAvg has no ε: their two rows are the same. Three
-numbers with strokes between are the least, the median and the most over clients and seeds.
+rPDP-FL accounts for the whole run itself, and FedAvg has no ε: their two rows are the same. Where
+more than three ε differ, the least, the median and the most over clients and seeds stand there. The
+published formula asks for more noise than one release needs, so very few cost less than ε together.
 
 Accuracy is that of the last round, never of the best one, on test records, which are covered by
 no ε; *clients* is what each of them sees. Points are differences of percentages, PAC-DP minus the

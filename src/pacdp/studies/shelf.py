@@ -42,7 +42,9 @@ class Shelf:
         if folder.is_dir() and any(folder.iterdir()) and not mark.is_file():
             raise InputError(f"--out {folder}: is not of this command, must be new")
         if mark.is_file() and mark.read_text().strip() != profile:
-            raise InputError(f"--out {folder}: holds the profile {mark.read_text().strip()}")
+            raise InputError(
+                f"--out {folder}: holds the profile {mark.read_text().strip()}, not {profile}"
+            )
         folder.mkdir(parents=True, exist_ok=True)
         self._lock = FileLock(folder / ".lock")
         try:

@@ -3,7 +3,7 @@
 import csv
 import io
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pacdp.experiments.execute import Spread
@@ -168,8 +168,10 @@ def csv_text(found: Found) -> str:
                     "chance": result["chance"],
                     # The paper's budget is that of the rows, not of a sweep.
                     "paper_accuracy": None if row.epsilon else paper.get(row.arm),
-                    "epsilon_budget_max": _most(clients, "epsilon_budget"),
-                    "epsilon_certified_max": _most(clients, "epsilon_realised"),
+                    "epsilon_budget_min": _end(min, clients, "epsilon_budget"),
+                    "epsilon_budget_max": _end(max, clients, "epsilon_budget"),
+                    "epsilon_certified_min": _end(min, clients, "epsilon_realised"),
+                    "epsilon_certified_max": _end(max, clients, "epsilon_realised"),
                     "delta": clients[0]["delta"],
                     "adjacency": clients[0]["adjacency"],
                     "rounds": result["rounds"],
@@ -193,5 +195,8 @@ def csv_lines(lines: Sequence[Mapping[str, Any]]) -> str:
     return out.getvalue()
 
 
-def _most(clients: Sequence[dict[str, Any]], name: str) -> float | None:
-    return max((c[name] for c in clients if c[name] is not None), default=None)
+def _end(
+    pick: Callable[[Sequence[float]], float], clients: Sequence[Mapping[str, Any]], name: str
+) -> float | None:
+    known = [client[name] for client in clients if client[name] is not None]
+    return pick(known) if known else None
