@@ -38,6 +38,14 @@ def test_folders_beside_the_file_are_found_from_anywhere(file, tmp_path, monkeyp
     assert [task.name for task in prepare(experiment).plan.clients] == ["north", "south"]
 
 
+def test_a_curve_that_is_yet_to_be_made_is_in_nobodys_way(file):
+    file.write_text(TEXT + '[methods.pac-dp]\ncurve = "curve.json"\n')
+    with pytest.raises(OSError, match=r"curve\.json"):
+        read_experiment(str(file))
+    made = read_experiment(str(file), curves=False)
+    assert made.lacking("pac-dp") == ["curve"]
+
+
 def test_a_data_set_by_name_is_no_folder(file, monkeypatch):
     (file.parent / "heart").mkdir()
     experiment = read_experiment(str(file), changes=["data.name=heart"])

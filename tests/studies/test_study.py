@@ -1,12 +1,14 @@
 """Studies as files: every size of each can be read, and rows mean what they say."""
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pacdp.curve import Curve
-from pacdp.errors import InputError
+from pacdp.errors import DataError, InputError
 from pacdp.experiments import Outcome, prepare, read_experiment
 from pacdp.experiments.execute import execute
 from pacdp.methods import METHODS
@@ -121,6 +123,24 @@ def test_an_outcome_comes_back_as_it_was(tmp_path):
     made.save(tmp_path / "one.json")
     back = Outcome.load(tmp_path / "one.json")
     assert (back.plan, back.rows, back.result) == (made.plan, made.rows, made.result)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"plan": None}, "is no outcome of a run"),
+        ({"rows": [1]}, "its rounds are no objects"),
+        ({"rows": [{"round": 1, "accuracy": "abc"}]}, "is no number"),
+        ({"result": []}, "its result has no experiment"),
+        ({"result": {"experiment": "heart"}}, "its result has no accuracy"),
+    ],
+)
+def test_a_damaged_outcome_is_refused(tmp_path, change, said):
+    path = tmp_path / "one.json"
+    outcome().save(path)
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(DataError, match=said):
+        Outcome.load(path)
 
 
 def test_rows_count_rounds_to_a_target_and_say_where_it_is_not_reached():
