@@ -9,6 +9,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -56,7 +57,7 @@ class Curve(Settings):
                 raise ValueError("piecewise: budgets must be > 0")
             if given < 4 or given % 2 or any(a >= b for a, b in pairwise(knots)):
                 raise ValueError("piecewise: must be pairs of budget and bound, budgets rising")
-        function = self._function()
+        function = _function(self.family, self.coefficients)
         # Each family has its least and largest values at the ends, at a vertex or at knots.
         points = [low, high]
         if self.family == "quadratic" and self.coefficients[0]:
@@ -75,7 +76,8 @@ class Curve(Settings):
     def __call__(self, epsilon: float) -> float:
         """C* for this budget; outside the domain, that of its nearest end."""
         low, high = self.domain
-        return self._function()(min(max(positive_number("epsilon", epsilon), low), high))
+        wanted = min(max(positive_number("epsilon", epsilon), low), high)
+        return _value(self.family, self.coefficients, wanted)
 
     def expected(self, epsilon: float) -> float | None:
         """The score that a budget buys on the proxy; None where the curve holds no grid.
@@ -88,18 +90,6 @@ class Curve(Settings):
             return None
         wanted = math.log(positive_number("epsilon", epsilon))
         return float(np.interp(wanted, [math.log(one) for one in budgets], values))
-
-    def _function(self) -> Callable[[float], float]:
-        values = self.coefficients
-        if self.family == "quadratic":
-            a, b, c = values
-            return lambda epsilon: a * epsilon * epsilon + b * epsilon + c
-        if self.family == "power":
-            scale, exponent = values
-            return lambda epsilon: scale * math.exp(min(exponent * math.log(epsilon), 700))
-        knots, bounds = [math.log(e) for e in values[::2]], values[1::2]
-        through = PchipInterpolator(knots, bounds, extrapolate=False)
-        return lambda epsilon: float(through(min(max(math.log(epsilon), knots[0]), knots[-1])))
 
     def save(self, path: Path) -> None:
         """Write it as JSON with a checksum over its content."""
@@ -129,3 +119,22 @@ class Curve(Settings):
 
 def _sum(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+@lru_cache(maxsize=256)
+def _function(family: str, values: tuple[float, ...]) -> Callable[[float], float]:
+    if family == "quadratic":
+        a, b, c = values
+        return lambda epsilon: a * epsilon * epsilon + b * epsilon + c
+    if family == "power":
+        scale, exponent = values
+        return lambda epsilon: scale * math.exp(min(exponent * math.log(epsilon), 700))
+    knots, bounds = [math.log(e) for e in values[::2]], values[1::2]
+    through = PchipInterpolator(knots, bounds, extrapolate=False)
+    return lambda epsilon: float(through(min(max(math.log(epsilon), knots[0]), knots[-1])))
+
+
+@lru_cache(maxsize=4096)
+def _value(family: str, values: tuple[float, ...], epsilon: float) -> float:
+    # Every client asks in every round, and there are few budgets.
+    return _function(family, values)(epsilon)
