@@ -78,7 +78,7 @@ def shipped() -> list[str]:
     """The names of the experiments that come with the package.
 
     >>> shipped()
-    ['cifar10', 'heart', 'heart-personalised', 'mnist']
+    ['cifar10', 'cifar100', 'heart', 'heart-dnn', 'heart-personalised', 'mnist']
     """
     files = resources.files("pacdp.experiments").joinpath("files").iterdir()
     return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))

@@ -5,7 +5,7 @@ from pacdp.curve.paper import PAPER
 from pacdp.experiments import read_experiment
 from pacdp.studies import table
 from pacdp.studies.figures import curves_figure
-from pacdp.studies.part import Observer, Part, data_of
+from pacdp.studies.part import Observer, Part, named
 from pacdp.studies.shelf import Shelf
 from pacdp.studies.study import Study
 from pacdp.words import NOTHING, terms
@@ -21,7 +21,7 @@ def curves(study: Study, shelf: Shelf, observe: Observer) -> Part:
         observe(f"{study.name}: {name}", 0)
         found[name] = shelf.curve(read_experiment(name, profile=shelf.profile))
         observe(f"{study.name}: {name}", 1)
-    data = {name: f"{name}: {data_of(name, profile=shelf.profile)}" for name in found}
+    data = {name: named(name, profile=shelf.profile) for name in found}
     lines = [{"experiment": data[name], **_line(name, curve)} for name, curve in found.items()]
     plan = next(iter(found.values())).evidence["plan"]
     said = _WORDS.format(terms=terms(plan["delta"], plan["adjacency"]))

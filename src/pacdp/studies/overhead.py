@@ -15,7 +15,7 @@ from pacdp.experiments.prepare import read_data
 from pacdp.files import write_whole
 from pacdp.offline import fit_curve
 from pacdp.studies import table
-from pacdp.studies.part import Observer, Part, data_of
+from pacdp.studies.part import Observer, Part, named
 from pacdp.studies.shelf import Shelf
 from pacdp.studies.study import Study, experiment_of
 
@@ -40,8 +40,8 @@ def overhead(study: Study, shelf: Shelf, observe: Observer) -> Part:
             observe(words, 0)
             made = measure(experiment, turns=study.seeds, observe=partial(observe, words, 1))
             write_whole(path, json.dumps(made, indent=2) + "\n")
-        data = data_of(name, profile=shelf.profile)
-        found.append({"experiment": f"{name}: {data}", **json.loads(path.read_text())})
+        called = named(name, profile=shelf.profile)
+        found.append({"experiment": called, **json.loads(path.read_text())})
     rows = [
         [
             one["experiment"],

@@ -35,3 +35,13 @@ def data_of(experiment: str, *, profile: str) -> str:
     own = read_experiment(experiment).data.name
     used = read_experiment(experiment, profile=profile).data.name
     return own if used == own else f"{used} for {own}"
+
+
+def named(experiment: str, *, profile: str) -> str:
+    """An experiment with what it is trained on, where that is not said by its name.
+
+    >>> named("heart", profile="desk"), named("heart-dnn", profile="desk")
+    ('heart', 'heart-dnn: heart')
+    """
+    data = data_of(experiment, profile=profile)
+    return experiment if data == experiment else f"{experiment}: {data}"

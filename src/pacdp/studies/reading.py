@@ -25,7 +25,8 @@ def per_release(curve: Curve, *, releases: int, classic: bool = False) -> Curve:
         single = np.sqrt(2 * np.log(1.25 / plan["delta"])) / z
     # Through every point of the old curve, at its new place.
     moved = fit(single, [curve(value) for value in budgets], family="piecewise").curve
-    kept = {"scores", "bounds", "seeds", "metric", "proxy", "version"}
+    # In this order always: a set would change the file from run to run.
+    kept = ("scores", "bounds", "seeds", "metric", "proxy", "version")
     return moved.model_copy(
         update={
             "evidence": {
