@@ -1,17 +1,17 @@
 """A reading of the paper that reaches its accuracies, and what it is worth."""
 
 import math
-from collections.abc import Sequence
 from typing import ClassVar
 
 from pydantic import Field
 
 from pacdp.errors import InputError
-from pacdp.methods.base import Answer, Charge, Method, Terms, Work
+from pacdp.methods.base import Charge, Terms
+from pacdp.methods.nbafl import Nbafl
 from pacdp.settings import Real
 
 
-class NoiseOnce(Method):
+class NoiseOnce(Nbafl):
     """Ordinary local training; then the noise of a single step, once, on the whole update.
 
     Nothing is clipped or noised on the way. The update is clipped as a whole to the length of so
@@ -30,10 +30,6 @@ class NoiseOnce(Method):
         1.0, gt=0, allow_inf_nan=False, description="Of the update: lr·C·steps."
     )
 
-    def bound(self, epsilon: float, *, round: int, rounds: int) -> float:  # noqa: A002
-        """That of the update, whatever the budget and the round."""
-        return self.clipping_bound
-
     def charges(self, terms: Terms) -> list[Charge]:
         """One upload a participation: lr·C cancels, and z/(B·steps) is left of σ over its bound."""
         if terms.steps % terms.passes:
@@ -43,13 +39,3 @@ class NoiseOnce(Method):
         z = math.sqrt(2 * math.log(1.25 / terms.delta)) / terms.epsilon
         batch = terms.records * terms.passes / terms.steps
         return [Charge(noise_multiplier=z / (batch * terms.steps), sensitivity=2.0, each=1)]
-
-    def divisor(self, usual: float, charges: Sequence[Charge], records: int) -> float:
-        """An upload is sent as it is."""
-        return 1.0
-
-    def train(self, work: Work) -> Answer:
-        """Ordinary local training, and one noised upload."""
-        for batch in work.batches():
-            work.step(work.plain_mean(batch))
-        return Answer(work.release(work.clipped_update(self.clipping_bound)))
