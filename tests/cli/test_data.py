@@ -13,6 +13,7 @@ def test_the_list_says_where_everything_is(tmp_path):
     text = run("data", "list", **settings).stdout
     for name in ("heart", "heart-full", "mnist", "cifar10", "cifar100", "digits", "synthetic"):
         assert name in text
+    assert "strokes" in text
     found = json.loads(run("data", "list", "--json", **settings).stdout)
     assert found["folder"] == str(tmp_path)
     assert found["data"]["heart"] == "built in"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pacdp.checks import meant
-from pacdp.data import heart, images, own, small
+from pacdp.data import heart, images, own, small, strokes
 from pacdp.data.folder import VARIABLE, data_folder
 from pacdp.data.images import ImageSet
 from pacdp.data.records import Dataset
@@ -69,6 +69,11 @@ CATALOGUE = {
             summary="Gaussian clouds of any size, from a seed",
             make=small.synthetic,
         ),
+        Listing(
+            name="strokes",
+            summary="digits drawn from splines, 28 x 28, any number, from a seed",
+            make=strokes.strokes,
+        ),
     )
 }
 
@@ -97,8 +102,8 @@ def load(name: str | Path, *, folder: Path | None = None, **options: Any) -> Dat
     """A data set by name, or the user's own by its folder. Files are verified as they are read.
 
     ``options`` are those of the set: ``split`` (the seed of the test split) for the small ones,
-    sizes for ``synthetic``, ``labels`` (fine or coarse) for CIFAR-100, ``classes``, ``unit`` and
-    others for a folder.
+    sizes for ``synthetic`` and ``strokes``, ``labels`` (fine or coarse) for CIFAR-100, ``classes``,
+    ``unit`` and others for a folder.
 
     >>> print(load("heart"))
     heart: 490 + 250 records (13,), 2 classes
