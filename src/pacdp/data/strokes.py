@@ -210,15 +210,15 @@ def _ink(paths: Reals, random: np.random.Generator) -> Image:
     def each(low: float, high: float) -> Reals:
         return random.uniform(low, high, (size, 1, 1)).astype(np.float32)
 
-    # Most pens are 1.5 to 4.5 pixels wide, and one in eight is a thick one.
-    radius = each(0.75, 2.25) + each(0, 1) * (each(0, 1) < 0.125)
+    low, high = paths.min(1, keepdims=True), paths.max(1, keepdims=True)
+    extent = np.maximum((high - low).max(2, keepdims=True), 1e-6)
+    # Most pens are 1.5 to 4.5 pixels wide.
+    radius = _fitting((paths - low) / extent, each(0.75, 2.25), each(0, 1.2) * (each(0, 1) < 0.25))
     # The pen is pressed harder here and lighter there.
     along = np.linspace(0, 2 * np.pi, POINTS, dtype=np.float32)[:, None]
     pressed = radius * (1 + each(0, 0.2) * np.sin(each(0.5, 2.5) * along + each(0, 2 * np.pi)))
-    low, high = paths.min(1, keepdims=True), paths.max(1, keepdims=True)
-    extent = np.maximum((high - low).max(2, keepdims=True), 1e-6)
     middle = (low + high) / 2
-    placed = (paths - middle) * (BOX * each(0.92, 1.04) - 2 * radius) / extent + CENTRE
+    placed = (paths - middle) * (BOX * each(0.86, 1.04) - 2 * radius) / extent + CENTRE
     soft, blur, gain, level = each(0.8, 2.4), each(0, 0.24), each(0.95, 1.5), each(0.88, 1.06)
     images = np.empty((size, 1, SIDE, SIDE), np.uint8)
     for start in range(0, size, TOGETHER):
@@ -232,6 +232,20 @@ def _ink(paths: Reals, random: np.random.Generator) -> Image:
         ink = np.minimum(ink * gain[part], 1) * level[part]
         images[part, 0] = np.round(255 * np.minimum(ink, 1))
     return images
+
+
+def _fitting(paths: Reals, radius: Reals, more: Reals) -> Reals:
+    """Pens that leave a shape legible: loops are not filled, and a mere bar may be thick."""
+    x, y = (paths - paths.mean(1, keepdims=True)).transpose(2, 0, 1)
+    half, mixed = ((x**2).mean(1) - (y**2).mean(1)) / 2, (x * y).mean(1)
+    # The spread across the path's longest direction: of a narrow ring, about its inner width.
+    spread = ((x**2).mean(1) + (y**2).mean(1)) / 2 - np.hypot(half, mixed)
+    inner = BOX * np.sqrt(np.maximum(spread, 0))[:, None, None]
+    steps = np.hypot(np.diff(x, axis=1), np.diff(y, axis=1))
+    # The way between two strokes is in the air.
+    length = np.where(steps < 5 / POINTS, steps, 0).sum(1)[:, None, None]
+    legible = np.minimum(radius, np.clip(0.8 * inner, 0.75, 5.2 / np.maximum(length, 1)))
+    return np.where(length > 1.9, legible, radius + more * np.clip(2 - length, 0, 1))
 
 
 def _drawn(points: Reals, pressed: Reals, radius: Reals, soft: Reals) -> Reals:
