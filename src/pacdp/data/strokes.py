@@ -197,7 +197,7 @@ def _bent(paths: Reals, random: np.random.Generator) -> Reals:
     # Halves of unequal size: a large head or a large belly.
     y = y + bell(0.12) * (0.25 - y**2)
     x = x * (1 + bell(0.25) * y) * np.exp(bell(0.22))
-    x = x - (0.12 + bell(0.2)) * y
+    x = x - (0.1 + bell(0.18)) * y
     turn = bell(0.12)
     cos, sin = np.cos(turn), np.sin(turn)
     return np.stack([cos * x - sin * y, sin * x + cos * y], axis=-1)
@@ -218,7 +218,7 @@ def _ink(paths: Reals, random: np.random.Generator) -> Image:
     along = np.linspace(0, 2 * np.pi, POINTS, dtype=np.float32)[:, None]
     pressed = radius * (1 + each(0, 0.2) * np.sin(each(0.5, 2.5) * along + each(0, 2 * np.pi)))
     middle = (low + high) / 2
-    placed = (paths - middle) * (BOX * each(0.86, 1.04) - 2 * radius) / extent + CENTRE
+    placed = (paths - middle) * (BOX * each(0.86, 1.01) - 2 * radius) / extent + CENTRE
     soft, blur, gain, level = each(0.8, 2.4), each(0, 0.24), each(0.95, 1.5), each(0.88, 1.06)
     images = np.empty((size, 1, SIDE, SIDE), np.uint8)
     for start in range(0, size, TOGETHER):
@@ -227,8 +227,11 @@ def _ink(paths: Reals, random: np.random.Generator) -> Image:
         # Drawn once to find its mass, and again with that at the centre: moving pixels would blur.
         first = _drawn(placed[part], *pen)
         ink = _drawn(placed[part] + CENTRE - _mass(first), *pen)
-        for axis in (1, 2):
-            ink += blur[part] * (np.roll(ink, 1, axis) + np.roll(ink, -1, axis) - 2 * ink)
+        # Blurred down, then across; twice transposed is as before.
+        for _ in range(2):
+            wide = np.pad(ink, ((0, 0), (1, 1), (0, 0)))
+            ink += blur[part] * (wide[:, :-2] + wide[:, 2:] - 2 * ink)
+            ink = ink.transpose(0, 2, 1)
         ink = np.minimum(ink * gain[part], 1) * level[part]
         images[part, 0] = np.round(255 * np.minimum(ink, 1))
     return images
@@ -242,8 +245,9 @@ def _fitting(paths: Reals, radius: Reals, more: Reals) -> Reals:
     spread = ((x**2).mean(1) + (y**2).mean(1)) / 2 - np.hypot(half, mixed)
     inner = BOX * np.sqrt(np.maximum(spread, 0))[:, None, None]
     steps = np.hypot(np.diff(x, axis=1), np.diff(y, axis=1))
-    # The way between two strokes is in the air.
-    length = np.where(steps < 5 / POINTS, steps, 0).sum(1)[:, None, None]
+    # The way between two strokes is in the air, and far longer than other steps.
+    usual = np.median(steps, axis=1, keepdims=True)
+    length = np.where(steps < 4 * usual, steps, 0).sum(1)[:, None, None]
     legible = np.minimum(radius, np.clip(0.8 * inner, 0.75, 5.2 / np.maximum(length, 1)))
     return np.where(length > 1.9, legible, radius + more * np.clip(2 - length, 0, 1))
 
