@@ -11,9 +11,9 @@ ROOT = Path(pacdp.__file__).parent
 # Each room may use itself and what stands before it.
 ORDER = [
     *("errors", "checks", "settings", "words", "files", "privacy", "clipping"),
-    *("data", "models", "schedule", "curve", "methods"),
+    *("data", "representation", "models", "schedule", "curve", "methods"),
     *("federation", "offline", "cluster", "theory"),
-    *("experiments", "report", "studies", "cli"),
+    *("experiments", "tuning", "report", "studies", "cli"),
 ]
 
 

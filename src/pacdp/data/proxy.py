@@ -142,8 +142,8 @@ SHARED_BY_CIFARS = (
 )
 
 
-def _unshared(records: Records) -> Records:
-    """Without the images that the other CIFAR has as well."""
+def without_shared(records: Records) -> Records:
+    """CIFAR's images without those that the other CIFAR has as well."""
     shared = [bytes(one).hex() in SHARED_BY_CIFARS for one in records.identities()]
     return records.take(~np.array(shared))
 
@@ -154,7 +154,7 @@ def cifar100_for_cifar10(*, seed: int = 0) -> Proxy:
     chosen = np.sort(generator("seed", seed).permutation(len(source.classes))[:10])
 
     def part(records: Records) -> Records:
-        kept = _unshared(records.take(np.isin(records.labels, chosen)))
+        kept = without_shared(records.take(np.isin(records.labels, chosen)))
         return replace(kept, labels=np.searchsorted(chosen, kept.labels))
 
     return Proxy(
@@ -173,7 +173,7 @@ def cifar100_for_cifar10(*, seed: int = 0) -> Proxy:
 def cifar10_for_cifar100() -> Proxy:
     """CIFAR-10, with a tenth of the classes."""
     source = load("cifar10")
-    train, test = _unshared(source.train), _unshared(source.test)
+    train, test = without_shared(source.train), without_shared(source.test)
     return Proxy(
         data=replace(source, name="cifar10-for-cifar100", train=train, test=test),
         stands_for="cifar100",

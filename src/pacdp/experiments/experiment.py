@@ -19,6 +19,7 @@ from pacdp.errors import InputError
 from pacdp.federation import Aggregation, HotStart, Model, Privacy, Training
 from pacdp.methods import METHODS, Method, method
 from pacdp.offline import Offline
+from pacdp.representation import Representation
 from pacdp.settings import Count, Real, Settings, explain
 
 _ANY_CURVE = {"family": "power", "coefficients": (1.0, 0.0)}
@@ -43,6 +44,9 @@ class Experiment(Settings):
     description: str = Field("", description="What it is, in a line.")
     method: str = Field("pac-dp", description="The method that is run unless another is named.")
     data: Data
+    representation: Representation | None = Field(
+        None, description="What the model sees instead of the records."
+    )
     model: Model = Field(Model(), description="The model.")
     training: Training
     server: Aggregation = Field(Aggregation(), description="How updates are combined.")
@@ -51,6 +55,9 @@ class Experiment(Settings):
     offline: Offline = Field(Offline(), description="The grid that F is fitted on.")
     evaluate_every: Count = Field(1, description="Rounds between looks at the test records.")
     failure_rate: Real = Field(0.0, ge=0, lt=1, description="How often a client fails.")
+    tuning: dict[str, Any] | None = Field(
+        None, description="What pacdp tune chose, why, and what it expects."
+    )
     methods: dict[str, dict[str, Any]] = Field({}, description="Settings of methods, by name.")
     profiles: dict[str, dict[str, Any]] = Field({}, description="Changes for smoke, desk, full.")
 

@@ -1,11 +1,20 @@
 """The offline phase of an experiment: which proxy, under which plan."""
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from pacdp.data import Dataset, Partition, refuse_overlap
+from pacdp.data.proxy import Proxy
 from pacdp.errors import InputError
 from pacdp.experiments.experiment import Experiment
 from pacdp.experiments.prepare import read_data
 from pacdp.experiments.proxies import find_proxy
+from pacdp.federation import Workbench, make_plan
+from pacdp.federation.hot_start import hot_start
+from pacdp.federation.workbench import Tensors
+from pacdp.methods.fedavg import FedAvg
 from pacdp.offline import Setting
+from pacdp.representation import fitted, pool
 from pacdp.schedule import Schedule
 
 
@@ -18,25 +27,74 @@ def setting_for(
     checked here, where private records are known.
     """
     dataset, split = read or read_data(experiment.data, seed=seed)
-    if experiment.hot_start is not None:
-        raise InputError(
-            "hot_start: takes the proxy for the first model; fit a curve without it, or give one"
-        )
-    proxy = find_proxy(experiment.data.name, dataset, experiment.offline.proxy)
-    refuse_overlap(proxy.data, dataset)
+    proxy, initial = rehearsal(experiment, dataset, seed=seed)
     units = dataset.unit != "record"
     return Setting(
         proxy=proxy,
-        sizes=split.named_units(dataset) if units else split.named_sizes,
+        sizes=_like(
+            split.named_units(dataset) if units else split.named_sizes,
+            len(proxy.data.classes) / len(dataset.classes) if dataset.classes else 1.0,
+        ),
         unit=dataset.unit,
         training=experiment.training,
         model=experiment.model,
         privacy=experiment.privacy,
         server=experiment.server,
         schedule=_schedule(experiment),
+        representation=experiment.representation,
+        initial=initial,
         partition=split.kind,
         settings=dict(split.settings),
     )
+
+
+def rehearsal(
+    experiment: Experiment, dataset: Dataset, *, seed: int = 0
+) -> tuple[Proxy, Tensors | None]:
+    """The public task on which the experiment is rehearsed, and the first model it begins with.
+
+    Nothing is judged by public records that it was trained on: where a network or a first model is
+    trained on some, others are the judge.
+    """
+    settings = experiment.representation
+    if settings is None or settings.public is None:
+        if experiment.hot_start is not None:
+            raise InputError(
+                "hot_start: takes the proxy for the first model; fit a curve without it, or give "
+                "one"
+            )
+        proxy = find_proxy(experiment.data.name, dataset, experiment.offline.proxy)
+        refuse_overlap(proxy.data, dataset)
+        if settings is None:
+            return proxy, None
+        return replace(proxy, data=fitted(settings, dataset.shape).represent(proxy.data)), None
+    public = pool(settings.public)
+    refuse_overlap(public.judge.data, dataset)
+    shown = fitted(settings, dataset.shape, rehearsal=True)
+    proxy = replace(public.judge, data=shown.represent(public.judge.data))
+    if experiment.hot_start is None:
+        return proxy, None
+    bench = Workbench(
+        make_plan(
+            sizes={"nobody": 1},
+            shape=proxy.data.shape,
+            classes=len(proxy.data.classes),
+            method=FedAvg(),
+            training=experiment.training,
+            model=experiment.model,
+            seed=seed,
+        )
+    )
+    first = shown.represent(public.rehearsal)
+    return proxy, hot_start(bench, first, experiment.hot_start, seed=seed)
+
+
+def _like(sizes: Mapping[str, int], share: float) -> dict[str, int]:
+    """Sizes that give a class of the proxy as many records as one of the task has.
+
+    What noise does to a class depends on how many records speak for it.
+    """
+    return {name: max(1, round(size * share)) for name, size in sizes.items()}
 
 
 def _schedule(experiment: Experiment) -> Schedule:

@@ -1,6 +1,7 @@
 """From an experiment to what can be run: data, partition, plan and first model."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from pacdp.data import Dataset, Partition, load, partition, refuse_overlap
 from pacdp.data.partition import RULES
@@ -12,6 +13,9 @@ from pacdp.federation import Plan, Workbench, make_plan
 from pacdp.federation.hot_start import before_any_private_record, hot_start
 from pacdp.federation.workbench import Tensors
 from pacdp.methods import Method
+from pacdp.representation import Representation, fitted, pool, represent
+from pacdp.representation.network import Observer
+from pacdp.representation.represent import quiet
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -41,15 +45,31 @@ def read_data(settings: Data, *, seed: int) -> tuple[Dataset, Partition]:
     return dataset, split
 
 
+def seen(experiment: Experiment, dataset: Dataset, *, observe: Observer = quiet) -> Dataset:
+    """The records as the experiment's model sees them."""
+    settings = experiment.representation
+    return dataset if settings is None else _seen(dataset, settings.model_dump_json(), observe)
+
+
+@lru_cache(maxsize=3)
+def _seen(dataset: Dataset, settings: str, observe: Observer) -> Dataset:
+    # Many runs share their records; a map is applied once.
+    return represent(dataset, Representation.model_validate_json(settings), observe=observe)
+
+
 def plan_for(
     experiment: Experiment, method: Method, dataset: Dataset, split: Partition, *, seed: int
 ) -> Plan:
-    """The plan of a method on this data; sizes are all it asks of the clients."""
+    """The plan of a method on this data; sizes are all it asks of the clients.
+
+    ``dataset`` are the records themselves; what the model sees of them is found here.
+    """
+    settings, shown = experiment.representation, seen(experiment, dataset)
     return make_plan(
         sizes=split.named_sizes,
         units=None if dataset.unit == "record" else split.named_units(dataset),
         unit=dataset.unit,
-        shape=dataset.shape,
+        shape=shown.shape,
         classes=len(dataset.classes),
         method=method,
         training=experiment.training,
@@ -57,9 +77,30 @@ def plan_for(
         server=experiment.server,
         model=experiment.model,
         hot_start=experiment.hot_start,
+        representation=settings,
+        provenance={} if settings is None else fitted(settings, dataset.shape).provenance,
+        tuning=experiment.tuning,
         data=experiment.name,
         seed=seed,
     )
+
+
+def first_records(experiment: Experiment, private: Dataset) -> Dataset:
+    """The public records of a hot start, as the model sees them.
+
+    Those that its representation was trained on, or a proxy.
+    """
+    assert experiment.hot_start is not None
+    wanted, settings = experiment.hot_start.proxy, experiment.representation
+    if wanted is None and settings is not None and settings.public is not None:
+        return fitted(settings, private.shape).represent(pool(settings.public).training)
+    if wanted is None and experiment.data.name not in PAIRS:
+        raise InputError("hot_start.proxy: is missing; must name public data of the same shape")
+    proxy = find_proxy(experiment.data.name, private, wanted)
+    refuse_overlap(proxy.data, private)
+    if settings is None:
+        return proxy.data
+    return fitted(settings, private.shape).represent(proxy.data)
 
 
 def prepare(
@@ -71,17 +112,14 @@ def prepare(
     read: tuple[Dataset, Partition] | None = None,
 ) -> Prepared:
     """Decide everything before the first round; ``read`` are its records, where they are known."""
-    dataset, split = read or read_data(experiment.data, seed=seed)
-    plan = plan_for(experiment, method or experiment.made_method(), dataset, split, seed=seed)
+    raw, split = read or read_data(experiment.data, seed=seed)
+    dataset = seen(experiment, raw)
+    plan = plan_for(experiment, method or experiment.made_method(), raw, split, seed=seed)
     bench = Workbench(plan, device=device)
     initial, before = bench.state(), None
     if experiment.hot_start is not None:
-        wanted = experiment.hot_start.proxy
-        if wanted is None and experiment.data.name not in PAIRS:
-            raise InputError("hot_start.proxy: is missing; must name public data of the same shape")
-        proxy = find_proxy(experiment.data.name, dataset, wanted)
-        refuse_overlap(proxy.data, dataset)
-        initial = hot_start(bench, proxy.data, experiment.hot_start, seed=seed)
+        public = first_records(experiment, raw)
+        initial = hot_start(bench, public, experiment.hot_start, seed=seed)
         before = before_any_private_record(bench, initial, dataset)
     return Prepared(
         experiment=experiment,

@@ -13,7 +13,10 @@ def find_proxy(name: str, dataset: Dataset, wanted: str | None) -> Proxy:
     for records that are rows of numbers a synthetic one.
     """
     if name in PAIRS and (wanted is None or wanted in PAIRS[name]):
-        return proxy_for(name, wanted)
+        ready = proxy_for(name, wanted)
+        # Read with other features, a set needs another proxy.
+        if ready.data.shape == dataset.shape or wanted not in (None, "synthetic"):
+            return ready
     kinds = len(dataset.classes)
     numbers = dataset.train.features.dtype.kind in "fu" and kinds > 0
     rows = wanted is None and len(dataset.shape) == 1

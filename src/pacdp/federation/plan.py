@@ -27,6 +27,7 @@ from pacdp.federation.participation import (
 )
 from pacdp.methods import Charge, Method, Terms, method
 from pacdp.privacy import Adjacency, Book, Guarantee, Release, Scope, account, total_mu
+from pacdp.representation import Representation, Track
 from pacdp.settings import Settings, explain
 
 # A budget must be more than nothing, also where one release costs nothing that can be told.
@@ -91,6 +92,12 @@ class Plan(Settings):
     privacy: Privacy
     hot_start: HotStart | None = None
     """How public data train the first model; None where it is random."""
+    representation: Representation | None = None
+    """What the model sees instead of the records; None where it sees them."""
+    provenance: dict[str, str] = Field({})
+    """What that was made from."""
+    tuning: dict[str, Any] | None = None
+    """What was chosen on public data, why, and what it lets expect; None where nothing was."""
     method: str
     settings: dict[str, Any]
     """The method's."""
@@ -125,6 +132,12 @@ class Plan(Settings):
         return _ADJACENCY[self.privacy.adjacency]
 
     @property
+    def track(self) -> Track:
+        """Whether public records went into the first model or into what it sees."""
+        seen = "private-only" if self.representation is None else self.representation.track
+        return seen if self.hot_start is None else "public"
+
+    @property
     def terms(self) -> dict[str, Any]:
         """What a curve must have been made for, to be of use here."""
         return {
@@ -132,6 +145,9 @@ class Plan(Settings):
             "training": self.training.model_dump(mode="json"),
             "model": self.model.model_dump(mode="json", exclude={"seed"}),
             "server": self.server.model_dump(mode="json"),
+            "representation": None
+            if self.representation is None
+            else self.representation.model_dump(mode="json"),
         }
 
     @cached_property
@@ -264,6 +280,9 @@ def make_plan(
     server: Aggregation | None = None,
     model: Model | None = None,
     hot_start: HotStart | None = None,
+    representation: Representation | None = None,
+    provenance: dict[str, str] | None = None,
+    tuning: dict[str, Any] | None = None,
     units: dict[str, int] | None = None,
     unit: str = "record",
     data: str = "data",
@@ -345,6 +364,9 @@ def make_plan(
         server=server,
         privacy=privacy,
         hot_start=hot_start,
+        representation=representation,
+        provenance=provenance or {},
+        tuning=tuning,
         method=method.name,
         settings=method.model_dump(mode="json"),
         seed=seed,

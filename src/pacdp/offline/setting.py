@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from pacdp.curve import Curve
 from pacdp.data import Dataset, Partition, partition
 from pacdp.data.proxy import Proxy
 from pacdp.federation import Aggregation, Model, Plan, Privacy, Training, make_plan, simulate
 from pacdp.methods import method
+from pacdp.representation import Representation
 from pacdp.schedule import Schedule
 
 # Partitions that say more than how many records each client has.
@@ -39,6 +41,10 @@ class Setting:
     schedule: Schedule = field(default_factory=Schedule)
     unit: str = "record"
     """What ``sizes`` count, and what a budget protects."""
+    representation: Representation | None = None
+    """How the proxy's records came to look as they do."""
+    initial: Mapping[str, Tensor] | None = None
+    """A first model from other public records; by default it is random."""
     partition: str = "natural"
     settings: Mapping[str, Any] = field(default_factory=dict)
 
@@ -56,6 +62,7 @@ class Setting:
             privacy=self.privacy.model_copy(update={"epsilon": epsilon}),
             server=self.server,
             model=self.model,
+            representation=self.representation,
             data=data.name,
             seed=seed,
         )
@@ -68,7 +75,10 @@ class Setting:
         """How good one training is on proxy records that it did not see: higher is better."""
         data, split = self.records(seed)
         result = simulate(
-            self.plan(epsilon, bound, seed), data, split, evaluate_every=self.training.rounds
+            self.plan(epsilon, bound, seed),
+            *(data, split),
+            initial=None if self.initial is None else dict(self.initial),
+            evaluate_every=self.training.rounds,
         )
         return scored(result.metrics)
 
@@ -86,7 +96,9 @@ class Setting:
     @property
     def digest(self) -> str:
         """Tells this setting from any other."""
-        content = {"terms": self.terms, "proxy": self.proxy.data.train.digest}
+        content: dict[str, Any] = {"terms": self.terms, "proxy": self.proxy.data.train.digest}
+        if self.initial is not None:
+            content["initial"] = [value.tolist() for value in self.initial.values()]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

@@ -89,7 +89,8 @@ class _Program:
             data, split = setting.records(seed)
             self._records.append([own.tensors() for own in split.of(data)])
         benches = [Workbench(plans[0]) for plans in self._plans]
-        self._first = [bench.state() for bench in benches]
+        given = setting.initial
+        self._first = [bench.state() if given is None else dict(given) for bench in benches]
         self.cells = cells_for(benches[0], len(pairs))
         self._bounds = torch.tensor([bound for _, bound in pairs])
 

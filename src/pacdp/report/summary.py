@@ -60,7 +60,7 @@ def _kind(outcomes: Sequence[Outcome]) -> str:
         return KINDS[3]
     if outcomes[0].plan.label:
         return KINDS[2]
-    return KINDS[0] if outcomes[0].plan.hot_start is None else KINDS[1]
+    return KINDS[0] if outcomes[0].plan.track == "private-only" else KINDS[1]
 
 
 def _private(outcomes: Sequence[Outcome]) -> bool:

@@ -45,7 +45,9 @@ class Job:
     @property
     def key(self) -> str:
         """Tells this run from any other: equal jobs are run once."""
-        left_out = {"description", "profiles", "methods", "offline", "method"}
+        left_out = {"description", "profiles", "methods", "offline", "method", "tuning"}
+        if self.experiment.representation is None:
+            left_out.add("representation")
         content = {
             "experiment": self.experiment.model_dump(mode="json", exclude=left_out),
             "method": [self.method.name, self.method.model_dump(mode="json")],

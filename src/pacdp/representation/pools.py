@@ -1,0 +1,118 @@
+"""Public records by name: what a network is trained on, and what plans are judged by.
+
+Nothing is judged by records that it was trained on. Where public records are many, some are never
+trained on; where they are few, the network is trained a second time, on all of them, when the plan
+is decided.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from pacdp.checks import member
+from pacdp.data import Dataset, load
+from pacdp.data.proxy import Proxy, digits_for_mnist, without_shared
+from pacdp.data.records import Records, joined
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Pool:
+    """Public records in their two parts."""
+
+    name: str
+    training: Dataset
+    """What the network that is used is trained on."""
+    rehearsal: Dataset
+    """What it is trained on while the plan is being decided: nothing that it is judged by."""
+    judge: Proxy
+    """The task on which plans are judged."""
+
+
+@lru_cache(maxsize=2)
+def pool(name: str) -> Pool:
+    """The public records of that name."""
+    return POOLS[member("representation.public", name, POOLS)]()
+
+
+def _cifar100() -> Pool:
+    """Ninety classes to train on, and ten that no network has seen to judge plans by."""
+    source = load("cifar100")
+    drawn = np.random.default_rng(0).permutation(len(source.classes))
+    unseen, seen = np.sort(drawn[:10]), np.sort(drawn[10:])
+
+    def part(records: Records, classes: np.ndarray) -> Records:
+        kept = without_shared(records.take(np.isin(records.labels, classes)))
+        return replace(kept, labels=np.searchsorted(classes, kept.labels))
+
+    def named(classes: np.ndarray) -> tuple[str, ...]:
+        return tuple(source.classes[number] for number in classes)
+
+    training = replace(
+        source,
+        name="cifar100, ninety classes",
+        train=joined(part(source.train, seen), part(source.test, seen)),
+        test=part(source.test, seen).take(np.arange(0)),
+        classes=named(seen),
+    )
+    judged = replace(
+        source,
+        name="cifar100, ten other classes",
+        train=part(source.train, unseen),
+        test=part(source.test, unseen),
+        classes=named(unseen),
+    )
+    return Pool(
+        name="cifar100",
+        training=training,
+        rehearsal=training,
+        judge=Proxy(data=judged, stands_for="cifar10", made_by="ten classes left out of training"),
+    )
+
+
+def _cifar10() -> Pool:
+    """The training images to train on, the test images to judge plans by."""
+    source = load("cifar10")
+    train, test = without_shared(source.train), without_shared(source.test)
+    training = replace(
+        source, name="cifar10, training images", train=train, test=test.take(np.arange(0))
+    )
+    fifth = np.arange(len(test)) % 5 == 0
+    judged = replace(
+        source, name="cifar10, test images", train=test.take(~fifth), test=test.take(fifth)
+    )
+    return Pool(
+        name="cifar10",
+        training=training,
+        rehearsal=training,
+        judge=Proxy(data=judged, stands_for="cifar100", made_by="images left out of training"),
+    )
+
+
+def _handwriting() -> Pool:
+    """Generated strokes and scikit-learn's digits; plans are judged by digits, on strokes alone."""
+    strokes = load("strokes", records=60_000)
+    judge = digits_for_mnist(copies=10)
+    digits = judge.data
+    # Copies of a digit that the network is judged by are left out with it.
+    training = replace(
+        strokes,
+        name="generated strokes and scikit-learn's digits",
+        train=joined(strokes.train, strokes.test, digits.train, digits.test),
+        test=strokes.test.take(np.arange(0)),
+    )
+    rehearsal = replace(
+        strokes,
+        name="generated strokes",
+        train=joined(strokes.train, strokes.test),
+        test=strokes.test.take(np.arange(0)),
+    )
+    return Pool(name="handwriting", training=training, rehearsal=rehearsal, judge=judge)
+
+
+POOLS: dict[str, Callable[[], Pool]] = {
+    "cifar100": _cifar100,
+    "cifar10": _cifar10,
+    "handwriting": _handwriting,
+}

@@ -1,0 +1,242 @@
+"""From settings to a map, and from records to what the map makes of them; both are kept on disk."""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import platformdirs
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from pacdp.data import Dataset
+from pacdp.data.folder import only_one
+from pacdp.data.proxy import refuse_overlap
+from pacdp.data.records import Array, Records
+from pacdp.errors import InputError
+from pacdp.representation.configuration import MOST_DIMENSIONS, Representation
+from pacdp.representation.maps import Map, all_settings, answers, learned, map_of, restored
+from pacdp.representation.network import Observer
+from pacdp.representation.pools import pool
+from pacdp.representation.projection import Projection, principal, shaped
+from pacdp.representation.synthetic import generated
+
+VARIABLE = "PACDP_CACHE_DIR"
+# Another number where the same settings give another map: what is on disk is then left alone.
+_VERSION = 1
+# Images that filters and directions are learned from.
+_REFERENCE = 6000
+
+
+def quiet(words: str, done: int, total: int) -> None:
+    """Tells nobody."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Fitted:
+    """A map that is ready, with what it was made from."""
+
+    settings: Representation
+    features: Map
+    projection: Projection | None
+    provenance: dict[str, str]
+    """Public records and their digest, or none."""
+    key: str
+
+    def represent(self, dataset: Dataset, *, observe: Observer = quiet) -> Dataset:
+        """The same records as the map sees them: their labels, holders and identities stay."""
+        return replace(
+            dataset,
+            train=self._records(dataset.train, dataset.name, observe),
+            test=self._records(dataset.test, dataset.name, observe),
+        )
+
+    def _records(self, records: Records, name: str, observe: Observer) -> Records:
+        made = shaped(
+            torch.from_numpy(self._values(records, name, observe)),
+            None if self.projection is None else self.projection.spread,
+            dimension=self.settings.dimension,
+            whitening=self.settings.whitening,
+        )
+        return replace(records, features=made.numpy(), keys=records.identities())
+
+    def _values(self, records: Records, name: str, observe: Observer) -> Array:
+        """Where records lie along all directions: from the disk, where it has been asked before."""
+        if self.projection is None:
+            return records.features.reshape(len(records), -1).astype(np.float32)
+        content = hashlib.sha256(np.ascontiguousarray(records.features).data).hexdigest()
+        path = _folder() / f"{self.key}-{content[:16]}.npy"
+        with only_one(path):
+            if not path.is_file():
+                beside = path.with_name(f".{path.name}.new")
+                with beside.open("wb") as out:
+                    np.save(out, self._computed(records, name, self.projection, observe))
+                beside.replace(path)
+        values: Array = np.load(path)
+        return values
+
+    def _computed(
+        self, records: Records, name: str, projection: Projection, observe: Observer
+    ) -> Array:
+        found = np.empty((len(records), len(projection.spread)), np.float32)
+        done = 0
+        for some in answers(self.features, records):
+            found[done : done + len(some)] = projection(some).numpy()
+            done += len(some)
+            observe(f"{self.settings.name} of {name}", done, len(records))
+        return found
+
+
+def represent(dataset: Dataset, settings: Representation, *, observe: Observer = quiet) -> Dataset:
+    """Private records as a public map sees them; a map that was made from any of them is refused.
+
+    >>> from pacdp.data import load
+    >>> seen = represent(load("heart"), Representation())
+    >>> round(float((seen.train.features[0] ** 2).sum()), 6)
+    1.0
+    """
+    if settings.public is not None:
+        public = pool(settings.public)
+        refuse_overlap(public.training, dataset)
+        refuse_overlap(public.judge.data, dataset)
+    ready = fitted(settings, dataset.shape, observe=observe)
+    return ready.represent(dataset, observe=observe)
+
+
+def fitted(
+    settings: Representation,
+    shape: tuple[int, ...],
+    *,
+    rehearsal: bool = False,
+    observe: Observer = quiet,
+) -> Fitted:
+    """The map for records of a shape; what it must learn is learned once, and kept.
+
+    For a ``rehearsal`` it learns nothing from the public records that plans are judged by.
+
+    >>> ready = fitted(Representation(), (6,))
+    >>> ready.provenance["records"], ready.settings.track
+    ('none', 'private-only')
+    """
+    chosen = all_settings(settings.name, settings.settings)
+    if len(shape) != 3:
+        if settings.name != "plain" or settings.dimension is not None:
+            raise InputError(
+                f"representation = {settings.name}: takes images, these records are {shape}; "
+                "must be plain, without a dimension"
+            )
+        return Fitted(
+            settings=settings,
+            features=map_of("plain", {}, None),
+            projection=None,
+            provenance={"records": "none", "made by": "values of one record scaled to length one"},
+            key="",
+        )
+    records = _public(settings, shape, rehearsal)
+    content = {
+        **settings.model_dump(mode="json", exclude={"dimension", "whitening"}),
+        "settings": chosen,
+        "shape": shape,
+        "records": None if records is None else records.train.digest,
+        "version": _VERSION,
+    }
+    key = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+    path = _folder() / f"{key}.safetensors"
+    with only_one(path):
+        if not path.is_file():
+            _make(path, settings, shape, chosen, records, observe)
+    return _read(path, settings, shape, chosen, key)
+
+
+def _public(settings: Representation, shape: tuple[int, ...], rehearsal: bool) -> Dataset | None:
+    """The public records it learns from, if any."""
+    if settings.public is None:
+        return None
+    public = pool(settings.public)
+    records = public.rehearsal if rehearsal else public.training
+    if records.shape != shape:
+        raise InputError(
+            f"representation.public = {settings.public}: has records {records.shape}, must have "
+            f"{shape}"
+        )
+    return records
+
+
+def _make(
+    path: Path,
+    settings: Representation,
+    shape: tuple[int, ...],
+    chosen: Mapping[str, int],
+    records: Dataset | None,
+    observe: Observer,
+) -> None:
+    """Learn what is to be learned, find the directions, and write both."""
+    if records is None:
+        images = generated(shape, records=_REFERENCE, seed=settings.seed)
+        teaching = reference = Records(features=images, labels=np.zeros(len(images), np.int64))
+        made_from = {"records": "none", "made by": f"generated images, seed {settings.seed}"}
+    else:
+        order = np.random.default_rng([settings.seed, 14]).permutation(len(records.train))
+        reference = records.train.take(order[:_REFERENCE])
+        teaching = records.train if settings.name == "network" else reference
+        made_from = {
+            "records": records.name,
+            "number": str(len(records.train)),
+            "source": str(records.provenance),
+            "sha256": records.train.digest,
+            "made by": f"seed {settings.seed}",
+        }
+    classes = 0 if records is None else len(records.classes)
+    module = learned(
+        *(settings.name, chosen, teaching, classes), seed=settings.seed, observe=observe
+    )
+    seen = torch.cat(list(answers(map_of(settings.name, chosen, module), reference)))
+    found = vars(principal(seen, MOST_DIMENSIONS))
+    state = {} if module is None else module.state_dict()
+    tensors = {f"map.{name}": value.contiguous() for name, value in state.items()}
+    tensors |= {f"projection.{name}": value.contiguous() for name, value in found.items()}
+    beside = path.with_name(f".{path.name}.new")
+    save_file(tensors, beside, metadata=made_from)
+    beside.replace(path)
+
+
+def _read(
+    path: Path,
+    settings: Representation,
+    shape: tuple[int, ...],
+    chosen: Mapping[str, int],
+    key: str,
+) -> Fitted:
+    """What :func:`_make` wrote."""
+    with safe_open(path, framework="pt") as file:  # type: ignore[no-untyped-call]
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        provenance = dict(file.metadata())
+    parts = {
+        kind: {n.removeprefix(kind): v for n, v in tensors.items() if n.startswith(kind)}
+        for kind in ("map.", "projection.")
+    }
+    projection = Projection(**parts["projection."])
+    most = len(projection.spread)
+    if settings.dimension is not None and settings.dimension > most:
+        raise InputError(f"representation.dimension = {settings.dimension}: must be at most {most}")
+    module = restored(settings.name, chosen, shape[0], parts["map."])
+    return Fitted(
+        settings=settings,
+        features=map_of(settings.name, chosen, module),
+        projection=projection,
+        provenance=provenance,
+        key=key,
+    )
+
+
+def _folder() -> Path:
+    """``PACDP_CACHE_DIR``, or the user's cache folder: what can be computed again."""
+    named = os.environ.get(VARIABLE)
+    home = Path(named).expanduser() if named else Path(platformdirs.user_cache_dir("pacdp"))
+    folder = home / "representations"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
