@@ -123,7 +123,7 @@ def trained_network(
                 network(moved), labels[batch], label_smoothing=_SMOOTHING
             )
             optimiser.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimiser.step()
             rate.step()
         observe("training the public network", epoch + 1, epochs)

@@ -212,7 +212,7 @@ def _read(
     key: str,
 ) -> Fitted:
     """What :func:`_make` wrote."""
-    with safe_open(path, framework="pt") as file:  # type: ignore[no-untyped-call]
+    with safe_open(path, framework="pt") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         provenance = dict(file.metadata())
     parts = {

@@ -1,0 +1,11 @@
+"""The plan, chosen on public data alone.
+
+Rounds, steps, batches, distance, bound, dimension, averaging and weights cost no privacy to choose
+as long as no private record is looked at. Every method can have the same search.
+"""
+
+from pacdp.tuning.search import Found, Step, search
+from pacdp.tuning.tune import tune
+from pacdp.tuning.tuned import Tuned, with_plan
+
+__all__ = ["Found", "Step", "Tuned", "search", "tune", "with_plan"]

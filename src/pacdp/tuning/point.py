@@ -1,0 +1,131 @@
+"""What is searched over, and what a point of the search means for an experiment."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pacdp.experiments import Experiment
+from pacdp.experiments.experiment import merged
+from pacdp.methods import METHODS
+
+# The setting that holds a method's clipping bound, where it is one number.
+_BOUND = {"cgm-median": "first_bound", "aqc": "first_bound", "non-private-quantile": "first_bound"}
+
+
+def axes(
+    experiment: Experiment, method: str, *, clients: Sequence[int], most: int | None
+) -> dict[str, list[Any]]:
+    """The values of each setting that are tried; ``most`` is how many directions there are.
+
+    The distance is lr·rounds·steps·C, how far a model whose every gradient is clipped can go: with
+    it held, rounds, steps and C can be changed one at a time.
+    """
+    usual = float(np.median(clients))
+    batches = [max(1, round(usual / part)) for part in (4, 16)]
+    found: dict[str, list[Any]] = {
+        "distance": _decades(-1, 4, 3),
+        "rounds": [1, 2, 5, 10, 20, 40],
+        "bound": _decades(-2, 1, 2),
+        "local steps": [1, 2, 4],
+        "batch": ["full", *dict.fromkeys(batches)],
+        "averaging": [0.0, 0.5],
+    }
+    if most is not None:
+        doubled = [2**power for power in range(3, 10) if 2**power < most]
+        found = {
+            "distance": found.pop("distance"),
+            "dimension": [*doubled, most],
+            "whitening": [0.0, 0.5, 1.0],
+            **found,
+        }
+    if experiment.model.name == "logistic":
+        found["bias"] = [False, True]
+    if method == "pac-dp":
+        found["schedule"] = ["none", "cosine"]
+    if not METHODS[method].private:
+        # Nothing is clipped: the bound has no meaning.
+        del found["bound"]
+    return found
+
+
+def _decades(low: int, high: int, each: int) -> list[float]:
+    """Numbers evenly spaced in their logarithm, to three digits."""
+    count = (high - low) * each + 1
+    return [float(f"{value:.3g}") for value in np.logspace(low, high, count)]
+
+
+def middle(axes: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    """Where a search starts: numbers in the middle of their axis, and the simplest of the rest.
+
+    >>> middle({"rounds": [1, 2, 5], "batch": ["full", 8]})
+    {'rounds': 2, 'batch': 'full'}
+    """
+    simplest = ("local steps", "batch", "averaging", "bias", "schedule")
+    return {
+        name: values[0] if name in simplest else values[(len(values) - 1) // 2]
+        for name, values in axes.items()
+    }
+
+
+def changed(experiment: Experiment, method: str, point: Mapping[str, Any]) -> Experiment:
+    """The experiment at a point; PAC-DP has one bound for all until F is fitted."""
+    content = experiment.model_dump(mode="json", exclude_unset=True, exclude={"profiles"})
+    return Experiment.model_validate(merged(content, changes(method, point)))
+
+
+def changes(method: str, point: Mapping[str, Any]) -> dict[str, Any]:
+    """A point as changes of an experiment.
+
+    >>> changes("fixed", {"distance": 8.0, "rounds": 2, "local steps": 1, "bound": 2.0,
+    ...                   "batch": "full", "averaging": 0.5})["training"]["optimiser"]["lr"]
+    2.0
+    """
+    rounds, steps = point["rounds"], point["local steps"]
+    rate = point["distance"] / (rounds * steps * point.get("bound", 1.0))
+    made: dict[str, Any] = {
+        "training": {
+            "rounds": rounds,
+            "clients_per_round": "all",
+            "sampling": "balanced",
+            "batch": point["batch"],
+            "local_epochs": None,
+            "local_steps": steps,
+            "optimiser": {"name": "sgd", "lr": float(f"{rate:.6g}")},
+        },
+        "server": {"average_last": point["averaging"]},
+        "methods": {method: _settings(method, point)},
+    }
+    if "weights" in point:
+        made["server"]["weights"] = point["weights"]
+    if "dimension" in point:
+        made["representation"] = {key: point[key] for key in ("dimension", "whitening")}
+    if "bias" in point:
+        made["model"] = {"settings": {"bias": float(point["bias"])}}
+    return made
+
+
+def _settings(method: str, point: Mapping[str, Any]) -> dict[str, Any]:
+    if method == "pac-dp":
+        constant = {"family": "power", "coefficients": [point["bound"], 0.0]}
+        return {"curve": constant, "schedule": {"kind": point["schedule"]}}
+    if "bound" not in point:
+        return {}
+    return {_BOUND.get(method, "clipping_bound"): point["bound"]}
+
+
+def told(point: Mapping[str, Any]) -> str:
+    """A point in words.
+
+    >>> told({"rounds": 5, "batch": "full", "distance": 46.4})
+    'rounds 5, batch full, distance 46.4'
+    """
+    return ", ".join(
+        f"{name} {value:g}" if _number(value) else f"{name} {value}"
+        for name, value in point.items()
+    )
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

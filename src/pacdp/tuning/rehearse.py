@@ -1,0 +1,61 @@
+"""A candidate tried out: the same federation, with public records in the clients' hands."""
+
+from dataclasses import replace
+
+from pacdp.data import Dataset, Partition
+from pacdp.experiments import Experiment
+from pacdp.experiments.offline import setting_for
+from pacdp.federation import make_plan, simulate
+from pacdp.methods import Method
+from pacdp.offline import Setting
+from pacdp.offline.setting import scored
+
+
+class Stage:
+    """Public records as each candidate's representation shows them, made once for each.
+
+    Of the private records only the clients' sizes are known here.
+    """
+
+    def __init__(self, experiment: Experiment, read: tuple[Dataset, Partition]) -> None:
+        self._read = read
+        self._settings: dict[tuple[str, ...], Setting] = {}
+
+    def setting(self, experiment: Experiment, *, skew: float | None = None) -> Setting:
+        """What a candidate is tried under; with ``skew`` labels are dealt out by Dirichlet(skew).
+
+        All that does not change the records is the same setting.
+        """
+        shown = experiment.representation
+        # A first model has the weights of the model: with a bias or without.
+        model = "" if experiment.hot_start is None else experiment.model.model_dump_json()
+        key = ("" if shown is None else shown.model_dump_json(), model, str(skew))
+        if key not in self._settings:
+            made = setting_for(experiment, read=self._read)
+            if skew is not None:
+                made = replace(made, partition="dirichlet", settings={"alpha": skew})
+            self._settings[key] = made
+        return self._settings[key]
+
+    def score(
+        self, experiment: Experiment, method: Method, seed: int, *, skew: float | None = None
+    ) -> float:
+        """How good a candidate is on public records that it was not trained on."""
+        setting = self.setting(experiment, skew=skew)
+        data, split = setting.records(seed)
+        plan = make_plan(
+            sizes=split.named_sizes,
+            shape=data.shape,
+            classes=len(data.classes),
+            method=method,
+            training=experiment.training,
+            privacy=experiment.privacy,
+            server=experiment.server,
+            model=experiment.model,
+            representation=experiment.representation,
+            data=data.name,
+            seed=seed,
+        )
+        initial = None if setting.initial is None else dict(setting.initial)
+        result = simulate(plan, data, split, initial=initial, evaluate_every=plan.rounds)
+        return scored(result.metrics)

@@ -1,0 +1,107 @@
+"""One setting at a time, over and over: a search whose every step can be told.
+
+A setting moves only where the gain is larger than its standard error, seed by seed: what cannot be
+told from noise stays as it was.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Point = Mapping[str, Any]
+# How good a point is under a seed: higher is better.
+Score = Callable[[Point, int], float]
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A value of one setting, and how good it was."""
+
+    value: Any
+    mean: float
+    gain: float
+    """Over the value that stood before."""
+    error: float
+    """Standard error of the gain."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One setting looked at, all others as they stood."""
+
+    setting: str
+    before: Any
+    after: Any
+    tried: tuple[Tried, ...]
+
+
+@dataclass(frozen=True)
+class Found:
+    """Where the search ended, and how it got there."""
+
+    point: dict[str, Any]
+    steps: tuple[Step, ...]
+    trainings: int
+
+
+def search(
+    axes: Mapping[str, Sequence[Any]],
+    start: Point,
+    score: Score,
+    *,
+    seeds: Sequence[int],
+    sweeps: int,
+) -> Found:
+    """Improve one setting after the other until nothing moves, or for so many sweeps.
+
+    >>> found = search(
+    ...     {"x": [0, 1, 2], "y": [0, 1]}, {"x": 0, "y": 0},
+    ...     lambda point, seed: -((point["x"] - 1) ** 2) - point["y"], seeds=[0, 1], sweeps=3,
+    ... )
+    >>> found.point, len(found.steps), found.trainings
+    ({'x': 1, 'y': 0}, 4, 8)
+    """
+    point = dict(start)
+    known: dict[str, list[float]] = {}
+
+    def scores(candidate: Point) -> list[float]:
+        key = repr(sorted(candidate.items()))
+        if key not in known:
+            known[key] = [score(candidate, seed) for seed in seeds]
+        return known[key]
+
+    steps: list[Step] = []
+    for _ in range(sweeps):
+        moved = False
+        for setting, values in axes.items():
+            standing = scores(point)
+            tried = tuple(
+                _tried(value, scores({**point, setting: value}), standing) for value in values
+            )
+            best = max(tried, key=lambda one: one.mean)
+            before = point[setting]
+            if best.gain > best.error:
+                point[setting] = best.value
+            moved = moved or point[setting] != before
+            steps.append(Step(setting, before, point[setting], tried))
+        if not moved:
+            break
+    return Found(point, tuple(steps), len(seeds) * len(known))
+
+
+def compared(scores: Mapping[str, Sequence[float]], standing: str) -> tuple[Tried, ...]:
+    """Each of several against the one that stands.
+
+    >>> compared({"a": [1.0, 1.0], "b": [2.0, 3.0]}, "a")[1]
+    Tried(value='b', mean=2.5, gain=1.5, error=0.5)
+    """
+    return tuple(_tried(value, own, scores[standing]) for value, own in scores.items())
+
+
+def _tried(value: Any, scores: Sequence[float], standing: Sequence[float]) -> Tried:
+    gains = [own - other for own, other in zip(scores, standing, strict=True)]
+    many = len(gains) > 1
+    error = statistics.stdev(gains) / math.sqrt(len(gains)) if many else 0.0
+    return Tried(value, statistics.fmean(scores), statistics.fmean(gains), error)
