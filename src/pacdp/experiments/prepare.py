@@ -28,21 +28,30 @@ class Prepared:
     plan: Plan
     initial: Tensors
     before: dict[str, float] | None
-    """How good the first model is, where public data trained it."""
+    """How good the first model is, where public records went into it or into what it sees."""
 
 
 def read_data(settings: Data, *, seed: int) -> tuple[Dataset, Partition]:
     """The data set and its split among clients; the seed draws the split where it is drawn."""
+    dataset = read_records(settings)
+    return dataset, dealt(settings, dataset, seed=seed)
+
+
+def read_records(settings: Data) -> Dataset:
+    """The data set alone."""
     taken = [key for key in settings.options if key in ("name", "folder")]
     if taken:
         raise InputError(f"data.options.{taken[0]}: is no option of a data set")
-    dataset = load(settings.name, **settings.options)
+    return load(settings.name, **settings.options)
+
+
+def dealt(settings: Data, dataset: Dataset, *, seed: int) -> Partition:
+    """Who holds which of its records."""
     kind = settings.partition or ("natural" if dataset.clients else "iid")
     unknown = [key for key in settings.settings if key not in RULES.get(kind, ({}, {}))[1]]
     if unknown:
         raise InputError(f"data.settings.{unknown[0]}: is no setting of the partition {kind}")
-    split = partition(dataset, kind, clients=settings.clients, seed=seed, **settings.settings)
-    return dataset, split
+    return partition(dataset, kind, clients=settings.clients, seed=seed, **settings.settings)
 
 
 def seen(experiment: Experiment, dataset: Dataset, *, observe: Observer = quiet) -> Dataset:
@@ -120,6 +129,7 @@ def prepare(
     if experiment.hot_start is not None:
         public = first_records(experiment, raw)
         initial = hot_start(bench, public, experiment.hot_start, seed=seed)
+    if plan.track == "public":
         before = before_any_private_record(bench, initial, dataset)
     return Prepared(
         experiment=experiment,

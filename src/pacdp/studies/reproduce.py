@@ -6,12 +6,13 @@ from pacdp.files import write_whole
 from pacdp.studies.cells import cells
 from pacdp.studies.contest import contest
 from pacdp.studies.curves import curves
+from pacdp.studies.headline import headline, lines
 from pacdp.studies.overhead import overhead, steps
 from pacdp.studies.part import SMOKE, Observer, Part
 from pacdp.studies.shelf import Shelf
 from pacdp.studies.study import Study
 
-_KINDS = {"contest": contest, "curves": curves, "overhead": overhead}
+_KINDS = {"contest": contest, "curves": curves, "overhead": overhead, "headline": headline}
 
 
 def amount(study: Study) -> int:
@@ -23,6 +24,8 @@ def amount(study: Study) -> int:
     """
     if study.kind == "contest":
         return len(cells(study))
+    if study.kind == "headline":
+        return lines(study)
     return len(study.experiments) if study.kind == "curves" else steps(study)
 
 

@@ -10,6 +10,7 @@
 """
 
 import hashlib
+import json
 from functools import lru_cache
 from pathlib import Path
 
@@ -22,10 +23,11 @@ from pacdp.experiments import Experiment, Outcome, prepare
 from pacdp.experiments.execute import execute
 from pacdp.experiments.experiment import Data
 from pacdp.experiments.offline import setting_for
-from pacdp.experiments.prepare import read_data
+from pacdp.experiments.prepare import dealt, read_records
 from pacdp.offline import Setting, fit_curve
 from pacdp.studies.cells import Job
 from pacdp.studies.reading import per_release
+from pacdp.tuning import Tuned, tune
 
 
 class Shelf:
@@ -52,7 +54,7 @@ class Shelf:
         except Timeout:
             raise InputError(f"--out {folder}: another run is at work there") from None
         mark.write_text(f"{profile}\n")
-        for name in ("curves", "runs", "results", "reports"):
+        for name in ("curves", "plans", "runs", "results", "reports"):
             (folder / name).mkdir(exist_ok=True)
 
     def curve(self, experiment: Experiment) -> Curve:
@@ -80,11 +82,22 @@ class Shelf:
         classic = experiment.privacy.accountant == "basic"
         return per_release(curve, releases=releases, classic=classic)
 
+    def plan(self, experiment: Experiment, method: str, *, seeds: int, sweeps: int) -> Tuned:
+        """What the search on public data chooses for an experiment and a method."""
+        plain = experiment.model_copy(update={"profiles": {}})
+        content = [plain.model_dump(mode="json"), method, seeds, sweeps]
+        key = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
+        path = self.folder / "plans" / f"{plain.name}-{method}-{key}.json"
+        if not path.is_file():
+            read = _data(plain.data, 0)
+            tune(plain, method=method, seeds=seeds, sweeps=sweeps, read=read).save(path)
+        return Tuned.load(path)
+
     def outcome(self, job: Job) -> Outcome:
         """What came of a run."""
         path = self._path(job)
         if not path.is_file():
-            read = _data(job.experiment.data.model_dump_json(), job.seed)
+            read = _data(job.experiment.data, job.seed)
             prepared = prepare(job.experiment, method=job.method, seed=job.seed, read=read)
             Outcome.of(prepared, execute(prepared), profile=self.profile).save(path)
         return Outcome.load(path)
@@ -97,10 +110,24 @@ class Shelf:
 def _setting(experiment: str) -> Setting:
     """The public side of a training, made once: a proxy may take seconds."""
     made = Experiment.model_validate_json(experiment)
-    return setting_for(made, read=_data(made.data.model_dump_json(), 0))
+    return setting_for(made, read=_data(made.data, 0))
+
+
+def _data(settings: Data, seed: int) -> tuple[Dataset, Partition]:
+    """Records that many runs share, read once, and who holds them."""
+    dataset = _records(settings.model_copy(update=_DEALING).model_dump_json())
+    return dataset, _dealt(dataset, settings.model_dump_json(), seed)
+
+
+# What decides who holds which record, and nothing else.
+_DEALING: dict[str, object] = {"partition": None, "clients": None, "settings": {}}
+
+
+@lru_cache(maxsize=3)
+def _records(settings: str) -> Dataset:
+    return read_records(Data.model_validate_json(settings))
 
 
 @lru_cache(maxsize=8)
-def _data(settings: str, seed: int) -> tuple[Dataset, Partition]:
-    """Records that many runs share, read once."""
-    return read_data(Data.model_validate_json(settings), seed=seed)
+def _dealt(dataset: Dataset, settings: str, seed: int) -> Partition:
+    return dealt(Data.model_validate_json(settings), dataset, seed=seed)

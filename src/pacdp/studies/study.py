@@ -18,6 +18,7 @@ from pacdp.errors import InputError
 from pacdp.experiments import Experiment, read_experiment
 from pacdp.experiments.experiment import merged
 from pacdp.methods import METHODS
+from pacdp.representation import Track
 from pacdp.settings import Count, Real, Settings, explain
 
 PROFILES = ("smoke", "desk", "full")
@@ -29,6 +30,7 @@ ORDER = (
     *("heart", "heart-dnn", "heart-personalised", "heart-dnn-personalised"),
     *("cifar100", "cifar100-personalised", "cifar10-adam"),
     *("rounds-mnist", "rounds-cifar10", "overhead", "mnist-readings"),
+    *("headline",),
 )
 
 
@@ -51,14 +53,36 @@ class Paper(Settings):
     said: str = Field("", description="What it says in words.")
 
 
+class Entry(Settings):
+    """A line of the headline: one setting of the paper, on one of the two tracks."""
+
+    setting: str = Field(description="What it is called.")
+    track: Track = Field(description="public or private-only.")
+    experiment: str = Field(description="The shipped experiment.")
+    changes: dict[str, Any] = Field({}, description="Of the experiment.")
+    paper: Real = Field(description="The paper's accuracy.")
+    reach: Real = Field(description="What is to be reached.")
+    seeds: Count = Field(5, description="Runs, each with its own noise and partition.")
+    pretrainings: Count = Field(1, description="Representations, each from its own seed.")
+    split: bool = Field(False, description="Whether each seed also splits off other test records.")
+    skew: Real | None = Field(
+        None, gt=0, description="Also run with labels dealt out by Dirichlet(skew)."
+    )
+    search: Count = Field(5, description="Seeds of the search on public data.")
+    sweeps: Count = Field(2, description="Its sweeps.")
+
+
 class Study(Settings):
     """All settings of a study."""
 
     name: str = Field(description="What it is called.")
     title: str = Field(description="What it shows, in a line.")
-    kind: Literal["contest", "curves", "overhead"] = Field("contest", description="Its kind.")
+    kind: Literal["contest", "curves", "overhead", "headline"] = Field(
+        "contest", description="Its kind."
+    )
     experiment: str = Field("", description="The shipped experiment it trains.")
     experiments: tuple[str, ...] = Field((), description="Several, for curves and overhead.")
+    entries: tuple[Entry, ...] = Field((), description="The lines of a headline.")
     changes: dict[str, Any] = Field({}, description="Changes of the experiment.")
     arms: tuple[str, ...] = Field(
         (), description="Methods, as fixed:clipping_bound=5, or variants."

@@ -42,6 +42,9 @@ def axes(
         }
     if experiment.model.name == "logistic":
         found["bias"] = [False, True]
+    if experiment.hot_start is not None:
+        # The rate of Adam says how far public records take the first model.
+        found["hot start"] = ["none", *_decades(-3, -1, 1)]
     if method == "pac-dp":
         found["schedule"] = ["none", "cosine"]
     if not METHODS[method].private:
@@ -62,7 +65,7 @@ def middle(axes: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
     >>> middle({"rounds": [1, 2, 5], "batch": ["full", 8]})
     {'rounds': 2, 'batch': 'full'}
     """
-    simplest = ("local steps", "batch", "averaging", "bias", "schedule")
+    simplest = ("local steps", "batch", "averaging", "bias", "hot start", "schedule")
     return {
         name: values[0] if name in simplest else values[(len(values) - 1) // 2]
         for name, values in axes.items()
@@ -101,6 +104,9 @@ def changes(method: str, point: Mapping[str, Any]) -> dict[str, Any]:
         made["server"]["weights"] = point["weights"]
     if "dimension" in point:
         made["representation"] = {key: point[key] for key in ("dimension", "whitening")}
+    if "hot start" in point:
+        rate = point["hot start"]
+        made["hot_start"] = None if rate == "none" else {"lr": rate}
     if "bias" in point:
         made["model"] = {"settings": {"bias": float(point["bias"])}}
     return made

@@ -9,6 +9,7 @@ from pacdp.federation import make_plan, simulate
 from pacdp.methods import Method
 from pacdp.offline import Setting
 from pacdp.offline.setting import scored
+from pacdp.settings import Settings
 
 
 class Stage:
@@ -26,10 +27,11 @@ class Stage:
 
         All that does not change the records is the same setting.
         """
-        shown = experiment.representation
-        # A first model has the weights of the model: with a bias or without.
-        model = "" if experiment.hot_start is None else experiment.model.model_dump_json()
-        key = ("" if shown is None else shown.model_dump_json(), model, str(skew))
+        parts: list[Settings | None] = [experiment.representation]
+        if experiment.hot_start is not None:
+            # A first model has the weights of the model: with a bias or without.
+            parts += [experiment.hot_start, experiment.model]
+        key = (str(skew), *("" if one is None else one.model_dump_json() for one in parts))
         if key not in self._settings:
             made = setting_for(experiment, read=self._read)
             if skew is not None:
