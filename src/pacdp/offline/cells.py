@@ -33,7 +33,10 @@ class Cells(Protocol):
         bounds: Tensor,
         present: Tensor | None,
     ) -> Tensors:
-        """The clipped sum of each job and cell; inputs are (jobs, examples, ...)."""
+        """The clipped sum of each job and cell.
+
+        Bounds are (jobs, cells), inputs (jobs, examples, ...).
+        """
 
     def spread(self, values: Tensor, like: Tensor) -> Tensor:
         """Numbers (jobs, cells), shaped to multiply such weights."""
@@ -93,7 +96,7 @@ class LinearCells:
         if not math.isfinite(squares.sum().item()):
             bad = ~torch.isfinite(squares)
             squares, back = squares.masked_fill(bad, 0), back.masked_fill(bad.unsqueeze(2), 0)
-        factors = clip_factors(squares, bounds)
+        factors = clip_factors(squares, bounds.unsqueeze(1))
         if present is not None:
             factors *= present.unsqueeze(2)
         back.mul_(factors.unsqueeze(2))
@@ -158,7 +161,7 @@ class ChainCells:
             {name: value.flatten(0, 1) for name, value in weights.items()},
             self._everyone(inputs),
             self._everyone(targets),
-            clipping_bounds=bounds.repeat(len(inputs)).numpy(),
+            clipping_bounds=bounds.flatten().numpy(),
             present=None if present is None else self._everyone(present),
         ).values
         return {name: value.unflatten(0, (-1, self._count)) for name, value in found.items()}

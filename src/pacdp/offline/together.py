@@ -5,7 +5,7 @@ is released here and there is no ledger: the records are public.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from pacdp.clipping import SimulatedNoise
+from pacdp.data import Dataset, Partition
 from pacdp.errors import BudgetExceededError
 from pacdp.federation import ClientPlan, Plan, Workbench
 from pacdp.federation.batches import PaddedBatches
 from pacdp.federation.metrics import quick
 from pacdp.federation.server import AveragedModel
-from pacdp.federation.stack import worth_stacking
+from pacdp.federation.stack import cannot_stack, worth_stacking
 from pacdp.federation.stepper import Stepper
 from pacdp.federation.threads import on_threads
 from pacdp.federation.weights import client_weights
@@ -34,25 +35,55 @@ LARGEST = 2**22
 
 def can_train_together(setting: Setting) -> bool:
     """Whether all cells can be one program: chains of linear layers."""
-    bench = Workbench(setting.plan(1.0, 1.0, 0))
-    chain = bench.gradient.chain
-    fits = chain is not None and chain.fits(len(setting.proxy.data.shape))
-    return fits and worth_stacking(bench)
+    return plans_fit_together(setting.plan(1.0, 1.0, 0))
+
+
+def plans_fit_together(plan: Plan) -> bool:
+    """Whether the seeds of a plan can be one program: chains of linear layers, the common loop."""
+    bench = Workbench(plan)
+    return not cannot_stack(bench) and worth_stacking(bench)
 
 
 def score_together(
     setting: Setting, pairs: Sequence[tuple[float, float]], seeds: Sequence[int]
 ) -> list[list[float]]:
     """The scores of (ε, C) pairs, under each of the seeds."""
-    program = _Program(setting, pairs, seeds)
-    trained = program.train()
-    test = setting.proxy.data.test
-    classes = len(setting.proxy.data.classes)
-    outputs = program.cells.outputs(trained, test.tensors()[0]).double()
-    answers = torch.softmax(outputs, -1) if classes else outputs.squeeze(-1)
-    return [
-        [scored(quick(one, test.labels, classes=classes)) for one in own] for own in answers.numpy()
-    ]
+    budgets = list(dict.fromkeys(epsilon for epsilon, _ in pairs))
+    bounds = torch.tensor([bound for _, bound in pairs])
+
+    def bounds_of(jobs: Sequence[_Job], number: int) -> Tensor:
+        factor = setting.schedule.factor(number, rounds=jobs[0].plan.rounds)
+        return (bounds * factor).expand(len(jobs), -1)
+
+    program = _Program(
+        # Bounds come from the pairs; what differs between budgets is the noise.
+        [[setting.plan(e, 1.0, seed) for e in budgets] for seed in seeds],
+        [setting.records(seed) for seed in seeds],
+        budget_of=[budgets.index(epsilon) for epsilon, _ in pairs],
+        bounds=bounds_of,
+        initial=setting.initial,
+    )
+    return program.scores(setting.proxy.data)
+
+
+def score_plans(
+    plans: Sequence[Plan],
+    records: Sequence[tuple[Dataset, Partition]],
+    *,
+    initial: Mapping[str, Tensor] | None = None,
+) -> list[float]:
+    """The scores of plans that differ in their seeds, each on its own partition of one data set."""
+
+    def bounds_of(jobs: Sequence[_Job], number: int) -> Tensor:
+        method, rounds = plans[0].made_method, plans[0].rounds
+        return torch.tensor(
+            [[method.bound(job.task.epsilon, round=number, rounds=rounds)] for job in jobs]
+        )
+
+    program = _Program(
+        [[plan] for plan in plans], records, budget_of=[0], bounds=bounds_of, initial=initial
+    )
+    return [score for (score,) in program.scores(records[0][0])]
 
 
 @dataclass(frozen=True)
@@ -76,23 +107,33 @@ class _Program:
     """Algorithm 1 for everything at once."""
 
     def __init__(
-        self, setting: Setting, pairs: Sequence[tuple[float, float]], seeds: Sequence[int]
+        self,
+        plans: Sequence[Sequence[Plan]],
+        records: Sequence[tuple[Dataset, Partition]],
+        *,
+        budget_of: Sequence[int],
+        bounds: Callable[[Sequence[_Job], int], Tensor],
+        initial: Mapping[str, Tensor] | None,
     ) -> None:
-        self._pairs = pairs
-        self._schedule = setting.schedule
-        budgets = list(dict.fromkeys(epsilon for epsilon, _ in pairs))
-        self._budget_of = [budgets.index(epsilon) for epsilon, _ in pairs]
-        # Bounds come from the pairs; what differs between budgets is the noise.
-        self._plans = [[setting.plan(e, 1.0, seed) for e in budgets] for seed in seeds]
-        self._records = []
-        for seed in seeds:
-            data, split = setting.records(seed)
-            self._records.append([own.tensors() for own in split.of(data)])
-        benches = [Workbench(plans[0]) for plans in self._plans]
-        given = setting.initial
-        self._first = [bench.state() if given is None else dict(given) for bench in benches]
-        self.cells = cells_for(benches[0], len(pairs))
-        self._bounds = torch.tensor([bound for _, bound in pairs])
+        """Plans by seed and budget, the budget of each cell, and bounds (jobs, cells) by round."""
+        self._plans = plans
+        self._budget_of = list(budget_of)
+        self._bounds = bounds
+        self._records = [[own.tensors() for own in split.of(data)] for data, split in records]
+        benches = [Workbench(own[0]) for own in plans]
+        self._first = [bench.state() if initial is None else dict(initial) for bench in benches]
+        self.cells = cells_for(benches[0], len(self._budget_of))
+
+    def scores(self, data: Dataset) -> list[list[float]]:
+        """How good each cell of each seed is on the test records."""
+        trained = self.train()
+        classes = len(data.classes)
+        outputs = self.cells.outputs(trained, data.test.tensors()[0]).double()
+        answers = torch.softmax(outputs, -1) if classes else outputs.squeeze(-1)
+        return [
+            [scored(quick(one, data.test.labels, classes=classes)) for one in own]
+            for own in answers.numpy()
+        ]
 
     def train(self) -> Tensors:
         """The servers' models in the end: (seeds, ...)."""
@@ -122,13 +163,13 @@ class _Program:
     @property
     def _heavy(self) -> bool:
         """Whether a step is mostly arithmetic; of the rest Python does one thing at a time."""
-        size = sum(value.numel() for value in self._first[0].values()) * len(self._pairs)
+        size = sum(value.numel() for value in self._first[0].values()) * len(self._budget_of)
         return size * max(task.divisor for task in self._plans[0][0].clients) > 2**22
 
     def _groups(self, jobs: Sequence[_Job]) -> Iterator[list[_Job]]:
         """Jobs with batches of similar size together, the most records first, within a limit."""
         group: list[_Job] = []
-        width = len(self._pairs) * int(self._first[0][next(iter(self._first[0]))].shape[0])
+        width = len(self._budget_of) * int(self._first[0][next(iter(self._first[0]))].shape[0])
         for job in sorted(jobs, key=lambda job: job.task.records, reverse=True):
             if group:
                 largest = group[0].task
@@ -149,7 +190,7 @@ class _Program:
         local = {name: value.clone() for name, value in start.items()}
         tasks = [job.task for job in jobs]
         move = Stepper.of_client(jobs[0].plan.training.optimiser, local)
-        bounds = self._bounds * self._schedule.factor(number, rounds=jobs[0].plan.rounds)
+        bounds = self._bounds(jobs, number)
         divisors = torch.tensor([task.divisor for task in tasks])[:, None]
         sigmas = self._noises(jobs) * bounds / divisors
         shares = (1 / divisors).expand_as(sigmas).contiguous()
@@ -164,7 +205,7 @@ class _Program:
             sums = cells.sums(
                 {name: value[:active] for name, value in local.items()},
                 *(inputs, targets),
-                bounds=bounds,
+                bounds=bounds[:active],
                 present=present,
             )
             noise = [

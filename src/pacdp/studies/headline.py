@@ -107,9 +107,9 @@ def _runs(
 _WORDS = """ε at {terms}, certified for every client by its ledger; beside it what the same noise \
 certifies under replace-one. Two tracks, never mixed: *public*, where public records train what \
 the model sees, with the accuracy before any private record was read; *private-only*, where \
-nothing comes from anybody's records. Plans were chosen on the proxy and then frozen. The ceiling is the \
-same representation without clipping or noise, searched in the same way; *fixed C* had the same \
-search with the same seeds as PAC-DP. Mean ± standard deviation over runs."""
+nothing comes from anybody's records. Plans were chosen on the proxy and then frozen. The ceiling \
+is the same representation without clipping or noise, searched in the same way; *fixed C* had the \
+same search with the same seeds as PAC-DP. Mean ± standard deviation over runs."""
 
 
 def _text(found: Sequence[Line]) -> str:

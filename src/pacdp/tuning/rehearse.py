@@ -1,14 +1,16 @@
 """A candidate tried out: the same federation, with public records in the clients' hands."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pacdp.data import Dataset, Partition
 from pacdp.experiments import Experiment
 from pacdp.experiments.offline import setting_for
-from pacdp.federation import make_plan, simulate
+from pacdp.federation import Plan, make_plan, simulate
 from pacdp.methods import Method
 from pacdp.offline import Setting
 from pacdp.offline.setting import scored
+from pacdp.offline.together import plans_fit_together, score_plans
 from pacdp.settings import Settings
 
 
@@ -39,13 +41,34 @@ class Stage:
             self._settings[key] = made
         return self._settings[key]
 
-    def score(
-        self, experiment: Experiment, method: Method, seed: int, *, skew: float | None = None
-    ) -> float:
-        """How good a candidate is on public records that it was not trained on."""
+    def scores(
+        self,
+        experiment: Experiment,
+        method: Method,
+        seeds: Sequence[int],
+        *,
+        skew: float | None = None,
+    ) -> list[float]:
+        """How good a candidate is, seed by seed, on public records that it was not trained on."""
         setting = self.setting(experiment, skew=skew)
-        data, split = setting.records(seed)
-        plan = make_plan(
+        records = [setting.records(seed) for seed in seeds]
+        plans = [
+            self._plan(experiment, method, *own, seed)
+            for own, seed in zip(records, seeds, strict=True)
+        ]
+        initial = None if setting.initial is None else dict(setting.initial)
+        if method.private and plans_fit_together(plans[0]):
+            return score_plans(plans, records, initial=initial)
+        return [
+            scored(simulate(plan, *own, initial=initial, evaluate_every=plan.rounds).metrics)
+            for plan, own in zip(plans, records, strict=True)
+        ]
+
+    @staticmethod
+    def _plan(
+        experiment: Experiment, method: Method, data: Dataset, split: Partition, seed: int
+    ) -> Plan:
+        return make_plan(
             sizes=split.named_sizes,
             shape=data.shape,
             classes=len(data.classes),
@@ -58,6 +81,3 @@ class Stage:
             data=data.name,
             seed=seed,
         )
-        initial = None if setting.initial is None else dict(setting.initial)
-        result = simulate(plan, data, split, initial=initial, evaluate_every=plan.rounds)
-        return scored(result.metrics)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 Point = Mapping[str, Any]
-# How good a point is under a seed: higher is better.
-Score = Callable[[Point, int], float]
+# How good a point is under each of several seeds: higher is better.
+Score = Callable[[Point, Sequence[int]], Sequence[float]]
 
 
 @dataclass(frozen=True)
@@ -58,18 +58,18 @@ def search(
 
     >>> found = search(
     ...     {"x": [0, 1, 2], "y": [0, 1]}, {"x": 0, "y": 0},
-    ...     lambda point, seed: -((point["x"] - 1) ** 2) - point["y"], seeds=[0, 1], sweeps=3,
+    ...     lambda point, seeds: [-abs(point["x"] - 1) - point["y"]] * 2, seeds=[0, 1], sweeps=3,
     ... )
     >>> found.point, len(found.steps), found.trainings
     ({'x': 1, 'y': 0}, 4, 8)
     """
     point = dict(start)
-    known: dict[str, list[float]] = {}
+    known: dict[str, Sequence[float]] = {}
 
-    def scores(candidate: Point) -> list[float]:
+    def scores(candidate: Point) -> Sequence[float]:
         key = repr(sorted(candidate.items()))
         if key not in known:
-            known[key] = [score(candidate, seed) for seed in seeds]
+            known[key] = score(candidate, seeds)
         return known[key]
 
     steps: list[Step] = []

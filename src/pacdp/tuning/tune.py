@@ -57,10 +57,10 @@ def tune(
         most = None if projection is None else len(projection.spread)
     searched = axes(experiment, name, clients=list(sizes.values()), most=most)
 
-    def score(point: Mapping[str, Any], seed: int) -> float:
+    def score(point: Mapping[str, Any], seeds: Sequence[int]) -> list[float]:
         observe(f"{name}: {told(point)}")
         candidate = changed(experiment, name, point)
-        return stage.score(candidate, candidate.made_method(name), seed)
+        return stage.scores(candidate, candidate.made_method(name), seeds)
 
     start = {**middle(searched), "weights": experiment.server.weights}
     found = search(searched, start, score, seeds=range(seeds), sweeps=sweeps)
@@ -77,7 +77,7 @@ def tune(
         merged(experiment.model_dump(mode="json", exclude_unset=True, exclude={"profiles"}), made)
     )
     fresh = range(seeds, 2 * seeds)
-    reached = [stage.score(final, final.made_method(name), seed) for seed in fresh]
+    reached = stage.scores(final, final.made_method(name), fresh)
     setting = stage.setting(final)
     proxy = setting.proxy
     return Tuned(
@@ -123,7 +123,7 @@ def _weighed(
             observe(f"{method}: weights by {rule}")
             candidate = changed(experiment, method, {**found.point, "weights": rule})
             made = candidate.made_method(method)
-            scores[skew][rule] = [stage.score(candidate, made, seed, skew=skew) for seed in seeds]
+            scores[skew][rule] = stage.scores(candidate, made, seeds, skew=skew)
     uneven = compared(scores[SKEW], WEIGHTS[0])
     safe = [one.value for one in uneven if one.gain >= -one.error]
     alike = compared(scores[None], WEIGHTS[0])
