@@ -11,8 +11,15 @@ from pacdp.studies.overhead import overhead, steps
 from pacdp.studies.part import SMOKE, Observer, Part
 from pacdp.studies.shelf import Shelf
 from pacdp.studies.study import Study
+from pacdp.studies.weights import weights
 
-_KINDS = {"contest": contest, "curves": curves, "overhead": overhead, "headline": headline}
+_KINDS = {
+    "contest": contest,
+    "curves": curves,
+    "overhead": overhead,
+    "headline": headline,
+    "weights": weights,
+}
 
 
 def amount(study: Study) -> int:
@@ -26,6 +33,8 @@ def amount(study: Study) -> int:
         return len(cells(study))
     if study.kind == "headline":
         return lines(study)
+    if study.kind == "weights":
+        return len(study.entries) * len(study.rules)
     return len(study.experiments) if study.kind == "curves" else steps(study)
 
 
