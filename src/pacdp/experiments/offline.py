@@ -14,7 +14,7 @@ from pacdp.federation.hot_start import hot_start
 from pacdp.federation.workbench import Tensors
 from pacdp.methods.fedavg import FedAvg
 from pacdp.offline import Setting
-from pacdp.representation import fitted, pool
+from pacdp.representation import fitted, pool, refuse_private
 from pacdp.schedule import Schedule
 
 
@@ -68,8 +68,9 @@ def rehearsal(
         if settings is None:
             return proxy, None
         return replace(proxy, data=fitted(settings, dataset.shape).represent(proxy.data)), None
+    # Both what is learned from and what judges: a curve that is published must know of no client.
+    refuse_private(settings, dataset)
     public = pool(settings.public)
-    refuse_overlap(public.judge.data, dataset)
     shown = fitted(settings, dataset.shape, rehearsal=True)
     proxy = replace(public.judge, data=shown.represent(public.judge.data))
     if experiment.hot_start is None:

@@ -16,7 +16,7 @@ from pacdp.methods import METHODS
 from pacdp.methods.pac_dp import PacDp
 from pacdp.offline import Offline, Setting, fit_curve
 from pacdp.offline.configuration import Axis
-from pacdp.representation import fitted
+from pacdp.representation import fitted, refuse_private
 from pacdp.tuning.point import axes, changed, changes, middle, told
 from pacdp.tuning.rehearse import Stage
 from pacdp.tuning.search import Found, Step, compared, search
@@ -53,6 +53,7 @@ def tune(
     shown = experiment.representation
     most = None
     if shown is not None and len(known[0].shape) == 3:
+        refuse_private(shown, known[0])
         projection = fitted(shown, known[0].shape, rehearsal=True).projection
         most = None if projection is None else len(projection.spread)
     searched = axes(experiment, name, clients=list(sizes.values()), most=most)
