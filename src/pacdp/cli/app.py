@@ -8,12 +8,14 @@ import typer
 from pacdp import __version__
 from pacdp.cli import curve, data, ledger
 from pacdp.cli.demo import demo_command
-from pacdp.cli.experiment import compare_command, plan_command, run_command
+from pacdp.cli.experiment import compare_command, run_command
 from pacdp.cli.init import init_command
+from pacdp.cli.plan import plan_command
 from pacdp.cli.privacy import account_command, calibrate_command
 from pacdp.cli.report import report_command
 from pacdp.cli.reproduce import reproduce_command
 from pacdp.cli.trained import evaluate_command, predict_command
+from pacdp.cli.tune import tune_command
 from pacdp.errors import PacdpError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
@@ -22,6 +24,7 @@ app.command("calibrate")(calibrate_command)
 app.command("demo")(demo_command)
 app.command("init")(init_command)
 app.command("fit")(curve.fit_command)
+app.command("tune")(tune_command)
 app.command("plan")(plan_command)
 app.command("run")(run_command)
 app.command("compare")(compare_command)

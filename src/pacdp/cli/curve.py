@@ -11,7 +11,7 @@ from pacdp import words
 from pacdp.cli import options
 from pacdp.cli.options import Changes, Name, Profile
 from pacdp.cli.output import print_json, print_rows
-from pacdp.cli.progress import bar
+from pacdp.cli.progress import bar, waiting
 from pacdp.errors import InputError
 
 if TYPE_CHECKING:
@@ -58,7 +58,8 @@ def fit_command(
         raise InputError(f"{scores}: a stopped fit is there; use --resume, or remove it")
     if not out.parent.is_dir():
         raise InputError(f"--out {out}: its folder does not exist")
-    setting = setting_for(experiment)
+    with waiting() as making:
+        setting = setting_for(experiment, observe=making)
     curve = fitted(experiment, setting, scores=scores, cluster=cluster)
     curve.save(out)
     scores.unlink(missing_ok=True)

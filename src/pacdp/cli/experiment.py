@@ -1,4 +1,4 @@
-"""``pacdp plan``, ``pacdp run`` and ``pacdp compare``."""
+"""``pacdp run`` and ``pacdp compare``."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -13,111 +13,33 @@ from rich.table import Table
 from pacdp import words
 from pacdp.checks import count
 from pacdp.cli import options, tables
+from pacdp.cli.chosen import (
+    PUBLISHED,
+    MethodName,
+    PlanName,
+    Seed,
+    method_of,
+    missing_curve,
+    planned,
+    seed_of,
+    tuned_plan,
+)
 from pacdp.cli.options import Changes, Name, Profile
-from pacdp.cli.output import print_json, print_rows
-from pacdp.cli.progress import bar
+from pacdp.cli.output import print_json
+from pacdp.cli.progress import bar, making, waiting
 from pacdp.cli.report import write_comparison, write_run_report
 from pacdp.errors import InputError
 
 if TYPE_CHECKING:
-    from pacdp.curve import Curve
-    from pacdp.experiments import Experiment, Prepared
-    from pacdp.federation import Plan
+    from pacdp.experiments import Prepared
     from pacdp.federation.engine import EngineName
-    from pacdp.methods import Method
-
-Seed = Annotated[int, typer.Option(help="Of weights, noise, sampling and who holds which budget.")]
-MethodName = Annotated[
-    str | None,
-    typer.Option("--method", metavar="NAME", help="Another method, as fixed:clipping_bound=5."),
-]
-
-
-def plan_command(
-    name: Name,
-    method: MethodName = None,
-    profile: Profile = None,
-    seed: Seed = 0,
-    changes: Changes = None,
-    out: Annotated[Path | None, typer.Option(help="Also write the plan as JSON.")] = None,
-    as_json: options.Json = False,
-) -> None:
-    """Show what a training will do, release and cost. Nothing is trained."""
-    from pacdp.experiments import read_experiment
-    from pacdp.experiments.cost import cost
-    from pacdp.experiments.prepare import plan_for, read_data
-
-    experiment = read_experiment(name, profile=profile, changes=changes or [])
-    chosen = _method(experiment, method)
-    dataset, split = read_data(experiment.data, seed=_seed(seed))
-    made = plan_for(experiment, chosen, dataset, split, seed=seed)
-    price = cost(made)
-    if out is not None:
-        options.new_file(out)
-        made.save(out)
-    if as_json:
-        print_json({"plan": made.model_dump(mode="json"), "cost": vars(price)})
-        return
-    training = made.training
-    work = (
-        f"{training.local_epochs} passes in batches of {training.batch}"
-        if training.local_epochs
-        else f"{training.local_steps} steps of batch {training.batch}"
-    )
-    print_rows(
-        {
-            "experiment": f"{experiment.name}: {experiment.description}",
-            "method": f"{made.method} {tables.settings(made.settings)}".strip(),
-            "model": f"{made.model.name}, {price.parameters:,} parameters",
-            "first model": "random" if made.hot_start is None else f"hot start, {made.hot_start}",
-            "rounds": f"{made.rounds}, {made.per_round} of {len(made.clients)} clients each "
-            f"({training.sampling})",
-            "a participation": f"{work}; {training.optimiser.name}, lr {training.optimiser.lr:g}",
-            **_clamped(made),
-            **_spending(made),
-            "server": f"{made.server.optimiser}, weights by {made.server.weights}",
-            "bytes a round": f"{price.bytes_per_round:,} up and down",
-            "local steps": f"{price.steps:,}, about {words.duration(price.seconds)} on one core",
-        }
-    )
-    table = Table(
-        title=tables.terms(made.privacy, made.unit),
-        caption=f"K: releases per {made.unit}; SNR: the largest signal of a release over its noise",
-    )
-    table.add_column("client", no_wrap=True)
-    for heading in (
-        *("records", "ε", "planned", "K", "σ/C"),
-        *("C first", "C last", "SNR"),
-    ):
-        table.add_column(heading, justify="right")
-    shown = range(len(made.clients)) if len(made.clients) <= 20 else [*range(10), -1]
-    for number in shown:
-        if number < 0:
-            table.add_row(f"... {len(made.clients) - 10} more")
-            continue
-        task, planned = made.clients[number], made.planned(number)
-        first, last = (
-            words.number(chosen.bound(task.epsilon, round=t, rounds=made.rounds))
-            if chosen.private
-            else "-"
-            for t in (0, made.rounds - 1)
-        )
-        table.add_row(
-            task.name,
-            str(task.records),
-            words.number(task.budget),
-            words.number(None if planned is None else planned.epsilon),
-            str(task.releases) if planned else "-",
-            words.number(task.noise_multiplier),
-            *(first, last),
-            words.number(price.signal_to_noise[number]),
-        )
-    Console().print(table)
+    from pacdp.tuning import Tuned
 
 
 def run_command(
     name: Name,
     method: MethodName = None,
+    plan: PlanName = PUBLISHED,
     profile: Profile = None,
     seed: Seed = 0,
     changes: Changes = None,
@@ -139,17 +61,20 @@ def run_command(
     as_json: options.Json = False,
 ) -> None:
     """Train, and say what came of it: accuracy, and each client's certified ε."""
-    from pacdp.experiments import Outcome, RunFolder, prepare, read_experiment
+    from pacdp.experiments import Outcome, RunFolder, prepare
     from pacdp.experiments.execute import execute, refuse_engine, summary
 
-    experiment = read_experiment(name, profile=profile, changes=changes or [])
+    experiment = planned(name, plan=plan, method=method, profile=profile, changes=changes or [])
     if resume and out is None:
         raise InputError("--resume: needs --out, the folder of the stopped run")
     kept_curve = out / "curve.json" if resume and out is not None else None
-    curve = missing_curve(experiment, [method], kept=kept_curve, seed=_seed(seed))
-    chosen = _method(experiment, method, curve)
+    curve = missing_curve(experiment, [method], kept=kept_curve, seed=seed_of(seed))
+    chosen = method_of(experiment, method, curve)
     write_events = _events(tensorboard)
-    prepared = prepare(experiment, method=chosen, seed=_seed(seed), device=options.device(device))
+    with waiting() as watch:
+        prepared = prepare(
+            experiment, method=chosen, seed=seed, device=options.device(device), observe=watch
+        )
     refuse_engine(prepared, engine, device=device)
     folder = None if out is None else RunFolder(out, prepared, resume=resume)
     if folder is not None and curve is not None:
@@ -177,7 +102,7 @@ def run_command(
             folder.path,
             Outcome(plan=result.plan, rows=result.history, result=found),
             description=experiment.description,
-            command=_again(name, method, profile, seed, changes or []),
+            command=_again(name, method, plan, profile, seed, changes or []),
         )
     if as_json:
         print_json(found)
@@ -188,17 +113,12 @@ def run_command(
 
 
 def _again(
-    name: str, method: str | None, profile: str | None, seed: int, changes: list[str]
+    name: str, method: str | None, plan: str, profile: str | None, seed: int, changes: list[str]
 ) -> list[str]:
     """The command that trains the same once more."""
     chosen = [] if method is None else ["--method", method]
-    return ["pacdp", "run", name, *chosen, *_sizes(profile, changes), "--seed", str(seed)]
-
-
-def _sizes(profile: str | None, changes: list[str]) -> list[str]:
-    """The options that say which profile was taken and what was changed."""
-    chosen = [] if profile is None else ["--profile", profile]
-    return [*chosen, *(word for one in changes for word in ("--set", one))]
+    chosen += [] if plan == PUBLISHED else ["--plan", plan]
+    return ["pacdp", "run", name, *chosen, *options.sizes(profile, changes), "--seed", str(seed)]
 
 
 def compare_command(
@@ -206,6 +126,14 @@ def compare_command(
     methods: Annotated[
         str, typer.Option(help="Names with commas, as pac-dp,fixed:clipping_bound=5,fedavg.")
     ] = "pac-dp,fixed,dp-fedavg,fedavg",
+    plans: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--plan",
+            metavar="published|FILE",
+            help="What pacdp tune has chosen for one of them; may be given several times.",
+        ),
+    ] = None,
     seeds: Annotated[int, typer.Option(help="How many seeds, from 0.")] = 3,
     profile: Profile = None,
     changes: Changes = None,
@@ -218,21 +146,30 @@ def compare_command(
     from pacdp.experiments import prepare, read_experiment
     from pacdp.experiments.execute import Spread, epsilons
     from pacdp.experiments.outcome import compare
+    from pacdp.tuning import with_plan
 
     number = int(count("seeds", seeds))
-    experiment = read_experiment(name, profile=profile, changes=changes or [])
     names = [part.strip() for part in methods.split(",") if part.strip()]
     if not names or len(set(names)) != len(names):
         raise InputError(f"--methods {methods!r}: must be different names with commas between")
+    files = _plan_files(plans or [], names, changes or [])
+    # Tuned plans bring their own curves; one that the file names may not be there.
+    experiment = read_experiment(
+        name, profile=profile, changes=changes or [], curves=len(files) < len(names)
+    )
+    under = {
+        method: with_plan(experiment, files[method][1]) if method in files else experiment
+        for method in names
+    }
     if report is not None:
         options.new_file(report)
-    curve = missing_curve(experiment, [*names])
-    made = {method: _method(experiment, method, curve) for method in names}
-
-    def prepared(method: str, seed: int) -> "Prepared":
-        return prepare(experiment, method=made[method], seed=seed)
-
+    curve = missing_curve(experiment, [method for method in names if method not in files])
+    made = {method: method_of(under[method], method, curve) for method in names}
     with bar("comparing", len(names) * number) as (shown, task):
+        watch = making(shown)
+
+        def prepared(method: str, seed: int) -> "Prepared":
+            return prepare(under[method], method=made[method], seed=seed, observe=watch)
 
         def observe(method: str, seed: int) -> None:
             shown.update(task, description=f"{method}, seed {seed}")
@@ -241,13 +178,16 @@ def compare_command(
         outcomes = compare(prepared, names, range(number), profile=profile, observe=observe)
     if report is not None:
         command = ["pacdp", "compare", name, "--methods", methods, "--seeds", str(number)]
-        command += _sizes(profile, changes or [])
+        command += [word for file, _ in files.values() for word in ("--plan", file)]
+        command += options.sizes(profile, changes or [])
         write_comparison(
             report, outcomes, curve=curve, description=experiment.description, command=command
         )
     found = {method: [one.result for one in runs] for method, runs in outcomes.items()}
     if as_json:
-        print_json({"experiment": experiment.name, "seeds": number, "methods": found})
+        used = {method: files[method][0] if method in files else PUBLISHED for method in names}
+        content = {"experiment": experiment.name, "seeds": number, "plans": used, "methods": found}
+        print_json(content)
         return
     first = found[names[0]][0]
     metric = "accuracy" if first["accuracy"] is not None else "loss"
@@ -257,12 +197,14 @@ def compare_command(
         caption=None if first["chance"] is None else f"chance: {first['chance']:.1%}",
     )
     table.add_column("method", no_wrap=True)
+    table.add_column("plan")
     for heading in (metric, "budget ε", "certified ε", "refused"):
         table.add_column(heading, justify="right")
     for method, runs in found.items():
         spread = Spread.of([run["metrics"].get(metric, math.nan) for run in runs])
         table.add_row(
             method,
+            files[method][0] if method in files else PUBLISHED,
             words.mean_and_deviation(spread.mean, spread.deviation, metric),
             words.least_middle_most(epsilons(runs, "epsilon_budget")),
             words.least_middle_most(epsilons(runs, "epsilon_realised")),
@@ -273,68 +215,21 @@ def compare_command(
         typer.echo(f"report: {report}")
 
 
-def _clamped(plan: "Plan") -> dict[str, str]:
-    """A note where a budget lies outside what the curve was made for."""
-    domain = plan.settings.get("curve", {}).get("domain")
-    if domain is None:
-        return {}
-    outside = sorted({t.epsilon for t in plan.clients if not domain[0] <= t.epsilon <= domain[1]})
-    if not outside:
-        return {}
-    shown = ", ".join(f"{epsilon:g}" for epsilon in outside)
-    return {"note": f"F is made for ε from {domain[0]:g} to {domain[1]:g}; {shown} gets its end"}
-
-
-def _spending(plan: "Plan") -> dict[str, str]:
-    """A note where noise is not the same in every participation."""
-    spending = plan.privacy.spending
-    times = max(task.participations for task in plan.clients)
-    if spending.policy == "even" or times == 1 or not plan.made_method.private:
-        return {}
-    if spending.policy == "replan":
-        return {"spending": "replan: what is left, over the rounds that may still come"}
-    first, last = (
-        (times * spending.share(made=made, spent=0.0, planned=times, ahead=times)) ** -0.5
-        for made in (0, times - 1)
-    )
-    return {"spending": f"late: noise is σ/C times {first:.3g} at first and {last:.3g} at last"}
-
-
-def _method(experiment: "Experiment", text: str | None, curve: "Curve | None" = None) -> "Method":
-    """A method by ``NAME`` or ``NAME:key=value:key=value``, with a curve if it lacks one."""
-    name, *parts = (experiment.method if text is None else text).split(":")
-    if not name:
-        raise InputError(f"--method {text!r}: must be NAME or NAME:KEY=VALUE")
-    fitted = {} if curve is None else dict.fromkeys(experiment.lacking(name), curve)
-    return experiment.made_method(name, options.assignments("--method", parts) | fitted)
-
-
-def missing_curve(
-    experiment: "Experiment",
-    methods: list[str | None],
-    *,
-    kept: Path | None = None,
-    seed: int = 0,
-) -> "Curve | None":
-    """A curve that is fitted now, if a method needs one and the experiment has none."""
-    names = [(experiment.method if text is None else text).split(":")[0] for text in methods]
-    if not any(experiment.lacking(name) for name in names):
-        return None
-    from pacdp.cli.curve import fitted
-    from pacdp.curve import Curve
-    from pacdp.experiments.offline import setting_for
-
-    if kept is not None and kept.is_file():
-        return Curve.load(kept)
-    setting = setting_for(experiment, seed=seed)
-    typer.echo(f"no curve is given: fitting one on {setting.proxy.data.name}", err=True)
-    return fitted(experiment, setting)
-
-
-def _seed(seed: int) -> int:
-    if not 0 <= seed < 2**63:
-        raise InputError(f"--seed {seed}: must be a whole number from 0 to 2^63 - 1")
-    return seed
+def _plan_files(
+    plans: list[str], methods: list[str], changes: list[str]
+) -> "dict[str, tuple[str, Tuned]]":
+    """Which method has which tuned plan; the others have the published one."""
+    found: dict[str, tuple[str, Tuned]] = {}
+    for file in plans:
+        if file == PUBLISHED:
+            continue
+        tuned = tuned_plan(file, changes)
+        if tuned.method not in methods:
+            raise InputError(f"--plan {file}: is for {tuned.method}, which must be among --methods")
+        if tuned.method in found:
+            raise InputError(f"--plan {file}: is the second for {tuned.method}, must be one")
+        found[tuned.method] = file, tuned
+    return found
 
 
 def _events(folder: Path | None) -> Callable[[dict[str, Any]], None]:

@@ -84,6 +84,16 @@ def assignment(option: str, text: str) -> tuple[str, float]:
         raise InputError(f"{option} {text!r}: must be KEY=VALUE with a number") from None
 
 
+def sizes(profile: str | None, changes: list[str]) -> list[str]:
+    """The options that say which profile was taken and what was changed.
+
+    >>> sizes("smoke", ["training.rounds=2"])
+    ['--profile', 'smoke', '--set', 'training.rounds=2']
+    """
+    chosen = [] if profile is None else ["--profile", profile]
+    return [*chosen, *(word for one in changes for word in ("--set", one))]
+
+
 def device(name: str) -> str:
     """The device, if it is there."""
     import torch

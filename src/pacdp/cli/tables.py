@@ -9,12 +9,18 @@ from pacdp import words
 from pacdp.cli.output import print_rows
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pacdp.experiments import Prepared
+    from pacdp.federation import Plan
+    from pacdp.tuning import Expected
 
 
 def print_result(prepared: "Prepared", found: dict[str, Any]) -> None:
     """The outcome of a run: metrics, guarantees, and a row for each client."""
     rows = {"method": f"{found['method']} {settings(prepared.plan.settings)}".strip()}
+    if prepared.plan.tuning is not None:
+        rows["plan"] = plan(prepared.plan.tuning)
     if found["before_private_data"] is not None:
         rows["before"] = f"{found['before_private_data']['accuracy']:.1%} before any private data"
     if found["accuracy"] is not None:
@@ -54,6 +60,37 @@ def print_result(prepared: "Prepared", found: dict[str, Any]) -> None:
             "-" if accuracy is None else f"{accuracy:.1%}",
         )
     Console().print(table)
+
+
+def plan(tuning: "Mapping[str, Any] | None") -> str:
+    """Whose choice a plan is, and what it lets expect.
+
+    >>> plan(None)
+    'published'
+    """
+    if tuning is None:
+        return "published"
+    from pacdp.tuning import Expected, Promised
+
+    said = expected(Expected.model_validate(tuning["expected"]))
+    promised = Promised.model_validate(tuning["privacy"])
+    return f"tuned on {tuning['proxy']['name']}: {said} expected there ({promised})"
+
+
+def expected(found: "Expected") -> str:
+    """A mean with its deviation over seeds."""
+    return words.mean_and_deviation(found.mean, found.deviation, found.metric)
+
+
+def representation(plan: "Plan") -> str:
+    """What the model sees instead of the records, and what that was made from."""
+    settings = plan.representation
+    if settings is None:
+        return "none: the model sees the records"
+    size = f"{plan.shape[0]} numbers"
+    made_from = plan.provenance
+    source = made_from["made by"] if made_from["records"] == "none" else made_from["records"]
+    return f"{settings.name}, {size}, whitening {settings.whitening:g}; from {source}"
 
 
 def terms(privacy: Any, unit: str) -> str:

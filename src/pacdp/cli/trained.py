@@ -2,13 +2,17 @@
 
 import csv
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pacdp.cli import options
 from pacdp.cli.output import print_json, print_rows
 from pacdp.errors import InputError
+
+if TYPE_CHECKING:
+    from pacdp.data import Dataset
+    from pacdp.federation import Plan
 
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")]
 DataPath = Annotated[
@@ -63,7 +67,26 @@ def predict_command(
     typer.echo(f"{len(predicted)} predictions: {out}")
 
 
-def _inputs(plan: Any, data: str, device: str) -> tuple[Any, Any]:
+def _seen(plan: "Plan", data: str, dataset: "Dataset") -> "Dataset":
+    """Records as the run's model saw them."""
+    from pacdp.cli.progress import waiting
+    from pacdp.representation import fitted
+
+    assert plan.representation is not None
+    with waiting() as making:
+        ready = fitted(plan.representation, dataset.shape, observe=making)
+        # A few directions of other images are as many numbers, and mean something else.
+        apart = [key for key, was in plan.provenance.items() if ready.provenance.get(key) != was]
+        if apart:
+            raise InputError(
+                f"--data {data}: its records have another representation than the model's "
+                f"({apart[0]} is {ready.provenance.get(apart[0])}, must be "
+                f"{plan.provenance[apart[0]]})"
+            )
+        return ready.represent(dataset, observe=making)
+
+
+def _inputs(plan: "Plan", data: str, device: str) -> tuple[Any, Any]:
     """Records to look at: a set's test records, or every record of one's own folder."""
     import numpy as np
 
@@ -71,6 +94,8 @@ def _inputs(plan: Any, data: str, device: str) -> tuple[Any, Any]:
 
     known = data in CATALOGUE
     dataset = load(data) if known else load(data, classes=plan.classes)
+    if plan.representation is not None:
+        dataset = _seen(plan, data, dataset)
     if dataset.shape != plan.shape:
         raise InputError(
             f"--data {data}: has records {dataset.shape}, the model takes {plan.shape}"

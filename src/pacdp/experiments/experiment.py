@@ -122,7 +122,7 @@ def read_experiment(
     if profile is not None:
         content = merged(content, whole.profiles[profile])
     for change in changes:
-        content = merged(content, _change(change))
+        content = merged(content, change_of(change))
     return _checked(content, where, folder)
 
 
@@ -168,8 +168,12 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
     return made
 
 
-def _change(text: str) -> dict[str, Any]:
-    """``a.b=1`` as nested settings; what is no TOML value is a string."""
+def change_of(text: str) -> dict[str, Any]:
+    """``a.b=1`` as nested settings; what is no TOML value is a string.
+
+    >>> change_of("training.rounds=5")
+    {'training': {'rounds': 5}}
+    """
     name, sign, value = text.partition("=")
     keys = [key.strip() for key in name.split(".")]
     if not sign or not all(keys):

@@ -15,19 +15,25 @@ from pacdp.federation.workbench import Tensors
 from pacdp.methods.fedavg import FedAvg
 from pacdp.offline import Setting
 from pacdp.representation import fitted, pool, refuse_private
+from pacdp.representation.network import Observer
+from pacdp.representation.represent import quiet
 from pacdp.schedule import Schedule
 
 
 def setting_for(
-    experiment: Experiment, *, seed: int = 0, read: tuple[Dataset, Partition] | None = None
+    experiment: Experiment,
+    *,
+    seed: int = 0,
+    read: tuple[Dataset, Partition] | None = None,
+    observe: Observer = quiet,
 ) -> Setting:
     """What the cells of the experiment's grid are trained under.
 
     Of the clients nothing but their sizes goes in. That no private record is among the proxy's is
-    checked here, where private records are known.
+    checked here, where private records are known. ``observe`` is told how far a representation is.
     """
     dataset, split = read or read_data(experiment.data, seed=seed)
-    proxy, initial = rehearsal(experiment, dataset, seed=seed)
+    proxy, initial = rehearsal(experiment, dataset, seed=seed, observe=observe)
     units = dataset.unit != "record"
     return Setting(
         proxy=proxy,
@@ -49,7 +55,7 @@ def setting_for(
 
 
 def rehearsal(
-    experiment: Experiment, dataset: Dataset, *, seed: int = 0
+    experiment: Experiment, dataset: Dataset, *, seed: int = 0, observe: Observer = quiet
 ) -> tuple[Proxy, Tensors | None]:
     """The public task on which the experiment is rehearsed, and the first model it begins with.
 
@@ -67,12 +73,13 @@ def rehearsal(
         refuse_overlap(proxy.data, dataset)
         if settings is None:
             return proxy, None
-        return replace(proxy, data=fitted(settings, dataset.shape).represent(proxy.data)), None
+        ready = fitted(settings, dataset.shape, observe=observe)
+        return replace(proxy, data=ready.represent(proxy.data, observe=observe)), None
     # Both what is learned from and what judges: a curve that is published must know of no client.
     refuse_private(settings, dataset)
     public = pool(settings.public)
-    shown = fitted(settings, dataset.shape, rehearsal=True)
-    proxy = replace(public.judge, data=shown.represent(public.judge.data))
+    shown = fitted(settings, dataset.shape, rehearsal=True, observe=observe)
+    proxy = replace(public.judge, data=shown.represent(public.judge.data, observe=observe))
     if experiment.hot_start is None:
         return proxy, None
     bench = Workbench(
@@ -86,7 +93,7 @@ def rehearsal(
             seed=seed,
         )
     )
-    first = shown.represent(public.rehearsal)
+    first = shown.represent(public.rehearsal, observe=observe)
     return proxy, hot_start(bench, first, experiment.hot_start, seed=seed)
 
 

@@ -1,6 +1,6 @@
 """From an experiment to what can be run: data, partition, plan and first model."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from pacdp.data import Dataset, Partition, load, partition, refuse_overlap
@@ -57,23 +57,40 @@ def dealt(settings: Data, dataset: Dataset, *, seed: int) -> Partition:
 def seen(experiment: Experiment, dataset: Dataset, *, observe: Observer = quiet) -> Dataset:
     """The records as the experiment's model sees them."""
     settings = experiment.representation
-    return dataset if settings is None else _seen(dataset, settings.model_dump_json(), observe)
+    if settings is None:
+        return dataset
+    return _seen(dataset, _Wanted(settings.model_dump_json(), observe))
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """A representation that is asked for; who is told how far it is does not tell two apart."""
+
+    settings: str
+    observe: Observer = field(compare=False)
 
 
 @lru_cache(maxsize=3)
-def _seen(dataset: Dataset, settings: str, observe: Observer) -> Dataset:
+def _seen(dataset: Dataset, wanted: _Wanted) -> Dataset:
     # Many runs share their records; a map is applied once.
-    return represent(dataset, Representation.model_validate_json(settings), observe=observe)
+    settings = Representation.model_validate_json(wanted.settings)
+    return represent(dataset, settings, observe=wanted.observe)
 
 
 def plan_for(
-    experiment: Experiment, method: Method, dataset: Dataset, split: Partition, *, seed: int
+    experiment: Experiment,
+    method: Method,
+    dataset: Dataset,
+    split: Partition,
+    *,
+    seed: int,
+    observe: Observer = quiet,
 ) -> Plan:
     """The plan of a method on this data; sizes are all it asks of the clients.
 
     ``dataset`` are the records themselves; what the model sees of them is found here.
     """
-    settings, shown = experiment.representation, seen(experiment, dataset)
+    settings, shown = experiment.representation, seen(experiment, dataset, observe=observe)
     return make_plan(
         sizes=split.named_sizes,
         units=None if dataset.unit == "record" else split.named_units(dataset),
@@ -94,7 +111,9 @@ def plan_for(
     )
 
 
-def first_records(experiment: Experiment, private: Dataset) -> Dataset:
+def first_records(
+    experiment: Experiment, private: Dataset, *, observe: Observer = quiet
+) -> Dataset:
     """The public records of a hot start, as the model sees them.
 
     Those that its representation was trained on, or a proxy.
@@ -102,14 +121,15 @@ def first_records(experiment: Experiment, private: Dataset) -> Dataset:
     assert experiment.hot_start is not None
     wanted, settings = experiment.hot_start.proxy, experiment.representation
     if wanted is None and settings is not None and settings.public is not None:
-        return fitted(settings, private.shape).represent(pool(settings.public).training)
+        ready = fitted(settings, private.shape, observe=observe)
+        return ready.represent(pool(settings.public).training, observe=observe)
     if wanted is None and experiment.data.name not in PAIRS:
         raise InputError("hot_start.proxy: is missing; must name public data of the same shape")
     proxy = find_proxy(experiment.data.name, private, wanted)
     refuse_overlap(proxy.data, private)
     if settings is None:
         return proxy.data
-    return fitted(settings, private.shape).represent(proxy.data)
+    return fitted(settings, private.shape, observe=observe).represent(proxy.data, observe=observe)
 
 
 def prepare(
@@ -119,15 +139,19 @@ def prepare(
     seed: int = 0,
     device: str = "cpu",
     read: tuple[Dataset, Partition] | None = None,
+    observe: Observer = quiet,
 ) -> Prepared:
-    """Decide everything before the first round; ``read`` are its records, where they are known."""
+    """Decide everything before the first round; ``read`` are its records, where they are known.
+
+    ``observe`` is told how far a representation is, where one is being made.
+    """
     raw, split = read or read_data(experiment.data, seed=seed)
-    dataset = seen(experiment, raw)
+    dataset = seen(experiment, raw, observe=observe)
     plan = plan_for(experiment, method or experiment.made_method(), raw, split, seed=seed)
     bench = Workbench(plan, device=device)
     initial, before = bench.state(), None
     if experiment.hot_start is not None:
-        public = first_records(experiment, raw)
+        public = first_records(experiment, raw, observe=observe)
         initial = hot_start(bench, public, experiment.hot_start, seed=seed)
     if plan.track == "public":
         before = before_any_private_record(bench, initial, dataset)

@@ -44,7 +44,7 @@ class Fitted:
     features: Map
     projection: Projection | None
     provenance: dict[str, str]
-    """Public records and their digest, or none."""
+    """Public records and their digest, or none; and the shape of records that it takes."""
     key: str
 
     def represent(self, dataset: Dataset, *, observe: Observer = quiet) -> Dataset:
@@ -146,7 +146,11 @@ def fitted(
             settings=settings,
             features=map_of("plain", {}, None),
             projection=None,
-            provenance={"records": "none", "made by": "values of one record scaled to length one"},
+            provenance={
+                "records": "none",
+                "made by": "values of one record scaled to length one",
+                "shape": str(shape),
+            },
             key="",
         )
     records = _public(settings, shape, rehearsal)
@@ -252,7 +256,8 @@ def _read(
         settings=settings,
         features=features,
         projection=projection,
-        provenance=provenance,
+        # The same settings make another map of records of another shape.
+        provenance={**provenance, "shape": str(shape)},
         key=key,
     )
 

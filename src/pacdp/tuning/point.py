@@ -21,6 +21,10 @@ def axes(
 
     The distance is lr·rounds·steps·C, how far a model whose every gradient is clipped can go: with
     it held, rounds, steps and C can be changed one at a time.
+
+    >>> from pacdp.experiments import read_experiment
+    >>> axes(read_experiment("heart"), "fixed", clients=[200, 100, 80], most=None)["batch"]
+    ['full', 25, 6]
     """
     usual = float(np.median(clients))
     batches = [max(1, round(usual / part)) for part in (4, 16)]
@@ -47,7 +51,7 @@ def axes(
         found["hot start"] = ["none", *_decades(-3, -1, 1)]
     if method == "pac-dp":
         found["schedule"] = ["none", "cosine"]
-    if not METHODS[method].private:
+    if not _clips(method):
         # Nothing is clipped: the bound has no meaning.
         del found["bound"]
     return found
@@ -73,9 +77,34 @@ def middle(axes: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
 
 
 def changed(experiment: Experiment, method: str, point: Mapping[str, Any]) -> Experiment:
-    """The experiment at a point; PAC-DP has one bound for all until F is fitted."""
+    """The experiment at a point; PAC-DP has one bound for all until F is fitted.
+
+    >>> from pacdp.experiments import read_experiment
+    >>> heart = read_experiment("heart")
+    >>> point = {"distance": 8.0, "rounds": 2, "local steps": 1, "bound": 2.0, "batch": "full",
+    ...          "averaging": 0.5}
+    >>> changed(heart, "fixed", point).training.rounds
+    2
+    """
+    return applied(experiment, changes(method, point))
+
+
+def applied(experiment: Experiment, changes: Mapping[str, Any]) -> Experiment:
+    """The experiment with nested changes; a curve is replaced as a whole, never mixed with another.
+
+    >>> from pacdp.experiments import read_experiment
+    >>> curve = {"family": "power", "coefficients": [2.0, 0.0]}
+    >>> made = applied(read_experiment("heart"), {"methods": {"pac-dp": {"curve": curve}}})
+    >>> made.methods["pac-dp"]["curve"]
+    {'family': 'power', 'coefficients': [2.0, 0.0]}
+    """
     content = experiment.model_dump(mode="json", exclude_unset=True, exclude={"profiles"})
-    return Experiment.model_validate(merged(content, changes(method, point)))
+    made = merged(content, changes)
+    # Another curve's domain or evidence would speak for this one.
+    for name, settings in changes.get("methods", {}).items():
+        if "curve" in settings:
+            made["methods"][name]["curve"] = settings["curve"]
+    return Experiment.model_validate(made)
 
 
 def changes(method: str, point: Mapping[str, Any]) -> dict[str, Any]:
@@ -118,7 +147,16 @@ def _settings(method: str, point: Mapping[str, Any]) -> dict[str, Any]:
         return {"curve": constant, "schedule": {"kind": point["schedule"]}}
     if "bound" not in point:
         return {}
-    return {_BOUND.get(method, "clipping_bound"): point["bound"]}
+    return {_bound_of(method): point["bound"]}
+
+
+def _bound_of(method: str) -> str:
+    return _BOUND.get(method, "clipping_bound")
+
+
+def _clips(method: str) -> bool:
+    """Whether there is a bound to be searched: also without privacy something may be clipped."""
+    return method == "pac-dp" or _bound_of(method) in METHODS[method].model_fields
 
 
 def told(point: Mapping[str, Any]) -> str:

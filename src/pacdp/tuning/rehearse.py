@@ -11,6 +11,8 @@ from pacdp.methods import Method
 from pacdp.offline import Setting
 from pacdp.offline.setting import scored
 from pacdp.offline.together import plans_fit_together, score_plans
+from pacdp.representation.network import Observer
+from pacdp.representation.represent import quiet
 from pacdp.settings import Settings
 
 
@@ -18,10 +20,16 @@ class Stage:
     """Public records as each candidate's representation shows them, made once for each.
 
     Of the private records only the clients' sizes are known here.
+
+    >>> from pacdp.experiments import read_experiment
+    >>> from pacdp.experiments.prepare import read_data
+    >>> heart = read_experiment("heart")
+    >>> Stage(read_data(heart.data, seed=0)).setting(heart).proxy.data.name
+    'synthetic-for-heart'
     """
 
-    def __init__(self, experiment: Experiment, read: tuple[Dataset, Partition]) -> None:
-        self._read = read
+    def __init__(self, read: tuple[Dataset, Partition], *, making: Observer = quiet) -> None:
+        self._read, self._making = read, making
         self._settings: dict[tuple[str, ...], Setting] = {}
 
     def setting(self, experiment: Experiment, *, skew: float | None = None) -> Setting:
@@ -35,7 +43,7 @@ class Stage:
             parts += [experiment.hot_start, experiment.model]
         key = (str(skew), *("" if one is None else one.model_dump_json() for one in parts))
         if key not in self._settings:
-            made = setting_for(experiment, read=self._read)
+            made = setting_for(experiment, read=self._read, observe=self._making)
             if skew is not None:
                 made = replace(made, partition="dirichlet", settings={"alpha": skew})
             self._settings[key] = made

@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from pacdp import __version__
+from pacdp.checks import count, meant
 from pacdp.data import Dataset, Partition
 from pacdp.errors import InputError
 from pacdp.experiments import Experiment
@@ -16,18 +17,38 @@ from pacdp.methods import METHODS
 from pacdp.methods.pac_dp import PacDp
 from pacdp.offline import Offline, Setting, fit_curve
 from pacdp.offline.configuration import Axis
-from pacdp.representation import fitted, refuse_private
-from pacdp.tuning.point import axes, changed, changes, middle, told
+from pacdp.representation import Track, fitted, refuse_private
+from pacdp.representation.network import Observer as Making
+from pacdp.representation.represent import quiet
+from pacdp.tuning.point import applied, axes, changed, changes, middle, told
 from pacdp.tuning.rehearse import Stage
 from pacdp.tuning.search import Found, Step, compared, search
-from pacdp.tuning.tuned import Tuned
+from pacdp.tuning.tuned import Expected, Promised, Tuned
 
-Observer = Callable[[str], None]
+Observer = Callable[[str, int, int], None]
+"""Told what is tried, how many trainings are over, and about how many there will be."""
 
 # The first is the standard by which the others must not lose.
 WEIGHTS = ("size", "tempered", "inverse-noise", "inverse-variance")
 # Labels so unevenly dealt out that leaving a client out hurts.
 SKEW = 0.1
+
+
+class _Count:
+    """Trainings so far, told before each of them; there may be fewer than were reckoned with."""
+
+    def __init__(self, observe: Observer) -> None:
+        self._observe, self.done, self._ahead = observe, 0, 0
+
+    def expect(self, ahead: int) -> None:
+        """So many are still to come, as far as can be told."""
+        self._ahead = ahead
+
+    def begin(self, words: str, number: int = 1) -> None:
+        """So many more begin."""
+        self._ahead = max(self._ahead, number)
+        self._observe(words, self.done, self.done + self._ahead)
+        self.done, self._ahead = self.done + number, self._ahead - number
 
 
 def tune(
@@ -37,72 +58,124 @@ def tune(
     seeds: int = 5,
     sweeps: int = 2,
     read: tuple[Dataset, Partition] | None = None,
-    observe: Observer = lambda words: None,
+    observe: Observer = quiet,
+    making: Making = quiet,
 ) -> Tuned:
     """Choose a plan for a method on public data, under the experiment's own budgets.
 
     Every method gets the same settings to be searched, the same seeds and the same sweeps. PAC-DP
-    then has F fitted under the plan that was found.
+    then has F fitted under the plan that was found. ``making`` is told how far a representation is.
+
+    >>> from pacdp.experiments import read_experiment
+    >>> found = tune(read_experiment("heart"), method="fedavg", seeds=1, sweeps=1)
+    >>> found.expected.seeds, found.privacy.budgets
+    ((1,), ())
     """
     name = experiment.method if method is None else method
     if name not in METHODS:
-        raise InputError(f"--method {name}: unknown; there are {', '.join(METHODS)}")
+        raise InputError(
+            f"--method {name}: unknown; {meant(name, METHODS)}there are {', '.join(METHODS)}"
+        )
+    for option, number in (("--seeds", seeds), ("--sweeps", sweeps)):
+        count(option, number)
+    private = METHODS[name].private
     known = read or read_data(experiment.data, seed=0)
-    stage = Stage(experiment, known)
-    sizes = known[1].named_sizes
-    shown = experiment.representation
-    most = None
-    if shown is not None and len(known[0].shape) == 3:
-        refuse_private(shown, known[0])
-        projection = fitted(shown, known[0].shape, rehearsal=True).projection
-        most = None if projection is None else len(projection.spread)
-    searched = axes(experiment, name, clients=list(sizes.values()), most=most)
+    stage, trainings = Stage(known, making=making), _Count(observe)
+    dataset, split = known
+    sizes = split.named_sizes if dataset.unit == "record" else split.named_units(dataset)
+    searched = axes(
+        *(experiment, name),
+        clients=list(sizes.values()),
+        most=_directions(experiment, dataset, making),
+    )
+    budgets = deal_budgets(experiment.privacy.epsilon, len(sizes), 0)
+    weighed = private and len(set(budgets)) > 1
+    cells = _cells(seeds) if name == "pac-dp" else 0
+    after = (2 * len(_rules(experiment)) * seeds if weighed else 0) + cells + seeds
+    trainings.expect(sweeps * sum(map(len, searched.values())) * seeds + after)
 
     def score(point: Mapping[str, Any], seeds: Sequence[int]) -> list[float]:
-        observe(f"{name}: {told(point)}")
+        trainings.begin(told(point), len(seeds))
         candidate = changed(experiment, name, point)
         return stage.scores(candidate, candidate.made_method(name), seeds)
 
     start = {**middle(searched), "weights": experiment.server.weights}
     found = search(searched, start, score, seeds=range(seeds), sweeps=sweeps)
-    budgets = deal_budgets(experiment.privacy.epsilon, len(sizes), 0)
-    if len(set(budgets)) > 1 and METHODS[name].private:
-        found = _weighed(experiment, name, stage, found, range(seeds), observe)
+    trainings.expect(after)
+    if weighed:
+        found = _weighed(experiment, name, stage, found, range(seeds), trainings)
     made = changes(name, found.point)
     if name == "pac-dp":
-        observe("pac-dp: fitting F under the plan")
         planned = changed(experiment, name, found.point)
-        curve = fit_curve(_setting(stage, planned), _grid(found.point["bound"], budgets, seeds))
+        curve = fit_curve(
+            _setting(stage, planned),
+            _grid(found.point["bound"], budgets, seeds),
+            observe=lambda cell, score: trainings.begin("F under the plan"),
+        )
         made = merged(made, {"methods": {"pac-dp": {"curve": curve.model_dump(mode="json")}}})
-    final = Experiment.model_validate(
-        merged(experiment.model_dump(mode="json", exclude_unset=True, exclude={"profiles"}), made)
-    )
+    final = applied(experiment, made)
     fresh = range(seeds, 2 * seeds)
+    trainings.expect(seeds)
+    trainings.begin("what may be expected", seeds)
     reached = stage.scores(final, final.made_method(name), fresh)
-    setting = stage.setting(final)
-    proxy = setting.proxy
+    proxy = stage.setting(final).proxy
     return Tuned(
         experiment=experiment.name,
         method=name,
-        track=setting.plan(1.0, 1.0, 0).track if experiment.hot_start is None else "public",
+        track=_track(final),
         changes=made,
         chosen=found.point,
-        why=tuple(asdict(step) for step in found.steps),
-        expected={
-            "metric": "accuracy" if proxy.data.classes else "minus the loss",
-            "mean": statistics.fmean(reached),
-            "deviation": statistics.stdev(reached) if seeds > 1 else 0.0,
-            "seeds": list(fresh),
-        },
-        trainings=found.trainings,
+        # As a file has it, so that what is read is what was written.
+        why=tuple({**asdict(s), "tried": [asdict(one) for one in s.tried]} for s in found.steps),
+        expected=Expected(
+            metric="accuracy" if proxy.data.classes else "minus the loss",
+            mean=statistics.fmean(reached),
+            deviation=statistics.stdev(reached) if seeds > 1 else 0.0,
+            seeds=tuple(fresh),
+        ),
+        privacy=Promised(
+            budgets=tuple(sorted(set(budgets))) if private else (),
+            delta=experiment.privacy.delta,
+            adjacency=experiment.privacy.adjacency,
+            scope=experiment.privacy.scope,
+            unit=dataset.unit,
+        ),
+        trainings=trainings.done,
         proxy={
             "name": proxy.data.name,
             "made_by": proxy.made_by,
             "source": str(proxy.data.provenance),
             "sha256": proxy.data.train.digest,
+            **_learned_from(final, dataset),
         },
         version=__version__,
     )
+
+
+def _directions(experiment: Experiment, dataset: Dataset, making: Making) -> int | None:
+    """How many directions a representation of images has; None where there is nothing to choose."""
+    settings = experiment.representation
+    if settings is None:
+        return None
+    refuse_private(settings, dataset)
+    ready = fitted(settings, dataset.shape, rehearsal=True, observe=making)
+    return None if ready.projection is None else len(ready.projection.spread)
+
+
+def _track(experiment: Experiment) -> Track:
+    """Whether public records go into the first model or into what it sees."""
+    settings = experiment.representation
+    seen: Track = "private-only" if settings is None else settings.track
+    return seen if experiment.hot_start is None else "public"
+
+
+def _learned_from(experiment: Experiment, dataset: Dataset) -> dict[str, str]:
+    """The other public records: those that the representation was learned from for the search."""
+    settings = experiment.representation
+    if settings is None or settings.public is None:
+        return {}
+    made_from = fitted(settings, dataset.shape, rehearsal=True).provenance
+    return {"representation": made_from["records"], "representation_sha256": made_from["sha256"]}
 
 
 def _weighed(
@@ -111,23 +184,25 @@ def _weighed(
     stage: Stage,
     found: Found,
     seeds: Sequence[int],
-    observe: Observer,
+    trainings: _Count,
 ) -> Found:
     """The weights that gain most, of those that do not lose to sizes where labels are uneven.
 
-    How labels are dealt out among the clients is not known, so a rule must be safe if they are.
+    How labels are dealt out among the clients is not known, so a rule must be safe however they
+    are. The experiment's own rule is among those tried.
     """
+    rules = _rules(experiment)
     scores: dict[float | None, dict[str, list[float]]] = {}
     for skew in (None, SKEW):
         scores[skew] = {}
-        for rule in WEIGHTS:
-            observe(f"{method}: weights by {rule}")
+        for rule in rules:
             candidate = changed(experiment, method, {**found.point, "weights": rule})
             made = candidate.made_method(method)
+            trainings.begin(f"weights by {rule}", len(seeds))
             scores[skew][rule] = stage.scores(candidate, made, seeds, skew=skew)
     uneven = compared(scores[SKEW], WEIGHTS[0])
     safe = [one.value for one in uneven if one.gain >= -one.error]
-    alike = compared(scores[None], WEIGHTS[0])
+    alike = compared(scores[None], found.point["weights"])
     best = max((one for one in alike if one.value in safe), key=lambda one: one.mean)
     steps = (
         Step("weights, labels uneven", WEIGHTS[0], " or ".join(safe), uneven),
@@ -136,8 +211,12 @@ def _weighed(
     return Found(
         {**found.point, "weights": best.value},
         (*found.steps, *steps),
-        found.trainings + 2 * len(WEIGHTS) * len(seeds),
+        found.trainings + 2 * len(rules) * len(seeds),
     )
+
+
+def _rules(experiment: Experiment) -> list[str]:
+    return list(dict.fromkeys([*WEIGHTS, experiment.server.weights]))
 
 
 def _setting(stage: Stage, planned: Experiment) -> Setting:
@@ -161,3 +240,10 @@ def _grid(bound: float, budgets: Sequence[float], seeds: int) -> Offline:
         bounds=Axis(low=bound / 10, high=bound * 10, count=9),
         seeds=min(seeds, 3),
     )
+
+
+def _cells(seeds: int) -> int:
+    """How many trainings F takes: its grid, and the fresh seeds on which regret is measured."""
+    grid = _grid(1.0, [1.0], seeds)
+    budgets, bounds = (len(grid.axis(axis)) for axis in ("budgets", "bounds"))
+    return budgets * (bounds + 2) * grid.seeds

@@ -1,19 +1,65 @@
 """What a search chose, why, and what it expects: a file that a run can take."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field, ValidationError
 
+from pacdp import words
 from pacdp.errors import DataError, InputError
 from pacdp.experiments import Experiment
-from pacdp.experiments.experiment import merged
+from pacdp.experiments.experiment import change_of
 from pacdp.files import write_whole
 from pacdp.settings import Settings, explain
+from pacdp.tuning.point import applied
+
+
+class Expected(Settings):
+    """How good a plan is on public records, under seeds that nothing was chosen by."""
+
+    metric: str
+    mean: float
+    deviation: float = Field(ge=0)
+    seeds: tuple[int, ...]
+
+
+class Promised(Settings):
+    """The budgets that a plan was made for, with all that an ε must not stand without."""
+
+    budgets: tuple[float, ...]
+    """Each that a client holds; none where a method has no guarantee."""
+    delta: float
+    adjacency: str
+    scope: str
+    unit: str
+
+    def __str__(self) -> str:
+        if not self.budgets:
+            return "no guarantee"
+        scope = "" if self.scope == "total" else ", budget per release"
+        terms = words.terms(self.delta, self.adjacency, self.unit)
+        return f"ε = {words.least_middle_most(self.budgets)} at {terms}{scope}"
 
 
 class Tuned(Settings):
-    """A plan for one experiment and one method, from public data."""
+    """A plan for one experiment and one method, from public data.
+
+    >>> from pacdp.experiments import read_experiment
+    >>> made = Tuned(
+    ...     experiment="heart", method="fixed", track="private-only",
+    ...     changes={"training": {"rounds": 5}}, chosen={"rounds": 5}, why=(),
+    ...     expected=Expected(metric="accuracy", mean=0.9, deviation=0.02, seeds=(5, 6)),
+    ...     privacy=Promised(
+    ...         budgets=(0.1,), delta=1e-5, adjacency="zero-out", scope="total", unit="record"
+    ...     ),
+    ...     trainings=70, proxy={"name": "synthetic"}, version="0.1.0",
+    ... )
+    >>> print(made.privacy)
+    ε = 0.1 at δ = 1e-05, zero-out
+    >>> with_plan(read_experiment("heart"), made).training.rounds
+    5
+    """
 
     experiment: str = Field(description="The experiment it was made for.")
     method: str = Field(description="The method it was made for.")
@@ -21,8 +67,9 @@ class Tuned(Settings):
     changes: dict[str, Any] = Field(description="What it changes in the experiment.")
     chosen: dict[str, Any] = Field(description="The point of the search.")
     why: tuple[dict[str, Any], ...] = Field(description="Each step: what was tried, what it gave.")
-    expected: dict[str, Any] = Field(description="Accuracy on the proxy, on fresh seeds.")
-    trainings: int = Field(description="How many trainings the search took.")
+    expected: Expected = Field(description="How good it is on the proxy, on fresh seeds.")
+    privacy: Promised = Field(description="What was promised when it was made.")
+    trainings: int = Field(ge=0, description="How many trainings it took, all in all.")
     proxy: dict[str, str] = Field(description="The public records that it saw.")
     version: str = Field(description="Of the package.")
 
@@ -48,10 +95,38 @@ class Tuned(Settings):
 
 
 def with_plan(experiment: Experiment, tuned: Tuned) -> Experiment:
-    """The experiment as it was tuned."""
+    """The experiment as it was tuned; a plan that was made for another is refused.
+
+    >>> from pacdp.experiments import read_experiment
+    >>> mnist = read_experiment("mnist", curves=False)
+    >>> with_plan(mnist, Tuned.model_construct(experiment="heart"))
+    Traceback (most recent call last):
+    ...
+    pacdp.errors.InputError: --plan: was made for heart, must be for mnist
+    """
     if tuned.experiment != experiment.name:
         raise InputError(f"--plan: was made for {tuned.experiment}, must be for {experiment.name}")
-    content = experiment.model_dump(mode="json", exclude_unset=True, exclude={"profiles"})
-    made = merged(content, tuned.changes)
-    made["methods"] = {**content.get("methods", {}), **tuned.changes.get("methods", {})}
-    return Experiment.model_validate({**made, "method": tuned.method, "tuning": tuned.summary})
+    chosen = {"method": tuned.method, "tuning": tuned.summary}
+    try:
+        return applied(experiment, {**tuned.changes, **chosen})
+    except ValidationError as error:
+        raise DataError(f"--plan: does not fit ({explain(error, Experiment)})") from error
+    except (AttributeError, KeyError, TypeError) as error:
+        raise DataError("--plan: is damaged (its changes are no settings)") from error
+
+
+def overruled(tuned: Tuned, changes: Sequence[str]) -> str | None:
+    """The first of ``KEY=VALUE`` that asks for something else than the plan, if any does.
+
+    >>> made = Tuned.model_construct(changes={"training": {"rounds": 5}})
+    >>> overruled(made, ["privacy.epsilon=1.0", "training.rounds=8"])
+    'training.rounds=8'
+    >>> overruled(made, ["training.rounds=5"])
+    """
+    return next((one for one in changes if _differs(change_of(one), tuned.changes)), None)
+
+
+def _differs(wanted: Any, chosen: Any) -> bool:
+    if isinstance(wanted, Mapping) and isinstance(chosen, Mapping):
+        return any(_differs(wanted[key], chosen[key]) for key in wanted if key in chosen)
+    return bool(wanted != chosen)

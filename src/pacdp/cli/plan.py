@@ -1,0 +1,131 @@
+"""``pacdp plan``: what a training will do, release and cost."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from pacdp import words
+from pacdp.cli import options, tables
+from pacdp.cli.chosen import PUBLISHED, MethodName, PlanName, Seed, method_of, planned, seed_of
+from pacdp.cli.options import Changes, Name, Profile
+from pacdp.cli.output import print_json, print_rows
+from pacdp.cli.progress import waiting
+
+if TYPE_CHECKING:
+    from pacdp.federation import Plan
+
+
+def plan_command(
+    name: Name,
+    method: MethodName = None,
+    plan: PlanName = PUBLISHED,
+    profile: Profile = None,
+    seed: Seed = 0,
+    changes: Changes = None,
+    out: Annotated[Path | None, typer.Option(help="Also write the plan as JSON.")] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Show what a training will do, release and cost. Nothing is trained."""
+    from pacdp.experiments.cost import cost
+    from pacdp.experiments.prepare import plan_for, read_data
+
+    experiment = planned(name, plan=plan, method=method, profile=profile, changes=changes or [])
+    chosen = method_of(experiment, method)
+    dataset, split = read_data(experiment.data, seed=seed_of(seed))
+    with waiting() as making:
+        made = plan_for(experiment, chosen, dataset, split, seed=seed, observe=making)
+    price = cost(made)
+    if out is not None:
+        options.new_file(out)
+        made.save(out)
+    if as_json:
+        print_json({"plan": made.model_dump(mode="json"), "cost": vars(price)})
+        return
+    training = made.training
+    work = (
+        f"{training.local_epochs} passes in batches of {training.batch}"
+        if training.local_epochs
+        else f"{training.local_steps} steps of batch {training.batch}"
+    )
+    print_rows(
+        {
+            "experiment": f"{experiment.name}: {experiment.description}",
+            "plan": tables.plan(made.tuning),
+            "track": made.track,
+            "method": f"{made.method} {tables.settings(made.settings)}".strip(),
+            "model": f"{made.model.name}, {price.parameters:,} parameters",
+            "representation": tables.representation(made),
+            "first model": "random" if made.hot_start is None else f"hot start, {made.hot_start}",
+            "rounds": f"{made.rounds}, {made.per_round} of {len(made.clients)} clients each "
+            f"({training.sampling})",
+            "a participation": f"{work}; {training.optimiser.name}, lr {training.optimiser.lr:g}",
+            **_clamped(made),
+            **_spending(made),
+            "server": f"{made.server.optimiser}, weights by {made.server.weights}",
+            "bytes a round": f"{price.bytes_per_round:,} up and down",
+            "local steps": f"{price.steps:,}, about {words.duration(price.seconds)} on one core",
+        }
+    )
+    table = Table(
+        title=tables.terms(made.privacy, made.unit),
+        caption=f"K: releases per {made.unit}; SNR: the largest signal of a release over its noise",
+    )
+    table.add_column("client", no_wrap=True)
+    for heading in (
+        *("records", "ε", "planned", "K", "σ/C"),
+        *("C first", "C last", "SNR"),
+    ):
+        table.add_column(heading, justify="right")
+    shown = range(len(made.clients)) if len(made.clients) <= 20 else [*range(10), -1]
+    for number in shown:
+        if number < 0:
+            table.add_row(f"... {len(made.clients) - 10} more")
+            continue
+        task, guarantee = made.clients[number], made.planned(number)
+        first, last = (
+            words.number(chosen.bound(task.epsilon, round=t, rounds=made.rounds))
+            if chosen.private
+            else "-"
+            for t in (0, made.rounds - 1)
+        )
+        table.add_row(
+            task.name,
+            str(task.records),
+            words.number(task.budget),
+            words.number(None if guarantee is None else guarantee.epsilon),
+            str(task.releases) if guarantee else "-",
+            words.number(task.noise_multiplier),
+            *(first, last),
+            words.number(price.signal_to_noise[number]),
+        )
+    Console().print(table)
+
+
+def _clamped(plan: "Plan") -> dict[str, str]:
+    """A note where a budget lies outside what the curve was made for."""
+    domain = plan.settings.get("curve", {}).get("domain")
+    if domain is None:
+        return {}
+    outside = sorted({t.epsilon for t in plan.clients if not domain[0] <= t.epsilon <= domain[1]})
+    if not outside:
+        return {}
+    shown = ", ".join(f"{epsilon:g}" for epsilon in outside)
+    return {"note": f"F is made for ε from {domain[0]:g} to {domain[1]:g}; {shown} gets its end"}
+
+
+def _spending(plan: "Plan") -> dict[str, str]:
+    """A note where noise is not the same in every participation."""
+    spending = plan.privacy.spending
+    times = max(task.participations for task in plan.clients)
+    if spending.policy == "even" or times == 1 or not plan.made_method.private:
+        return {}
+    if spending.policy == "replan":
+        return {"spending": "replan: what is left, over the rounds that may still come"}
+    first, last = (
+        (times * spending.share(made=made, spent=0.0, planned=times, ahead=times)) ** -0.5
+        for made in (0, times - 1)
+    )
+    return {"spending": f"late: noise is σ/C times {first:.3g} at first and {last:.3g} at last"}

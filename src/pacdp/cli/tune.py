@@ -1,0 +1,120 @@
+"""``pacdp tune``: the plan, chosen on public data alone."""
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from pacdp.checks import count
+from pacdp.cli import options, tables
+from pacdp.cli.options import Changes, Name, Profile
+from pacdp.cli.output import print_json, print_rows
+from pacdp.cli.progress import bar, making
+
+if TYPE_CHECKING:
+    from pacdp.tuning import Tuned
+
+
+def tune_command(
+    name: Name,
+    method: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Another method than the experiment's.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="A new file for the plan.")] = Path("tuned.json"),
+    seeds: Annotated[int, typer.Option(help="Trainings of each candidate.")] = 5,
+    sweeps: Annotated[int, typer.Option(help="How often each setting is gone over at most.")] = 2,
+    profile: Profile = None,
+    changes: Changes = None,
+    as_json: options.Json = False,
+) -> None:
+    """Choose rounds, steps, batch, distance, bound and more on public data; F and weights, too."""
+    from pacdp.experiments import read_experiment
+    from pacdp.tuning import tune
+
+    options.new_file(out)
+    count("--seeds", seeds)
+    count("--sweeps", sweeps)
+    # It may name a curve that is not there yet; the search fits its own.
+    experiment = read_experiment(name, profile=profile, changes=changes or [], curves=False)
+    with bar(f"tuning {experiment.name}", 1) as (shown, task):
+
+        def observe(words: str, done: int, total: int) -> None:
+            shown.update(task, completed=done, total=total, note=words)
+
+        found = tune(
+            experiment,
+            method=method,
+            seeds=seeds,
+            sweeps=sweeps,
+            observe=observe,
+            making=making(shown),
+        )
+        shown.update(task, completed=found.trainings, total=found.trainings, note="")
+    found.save(out)
+    if as_json:
+        print_json({"file": str(out), **found.summary})
+        return
+    _print(found)
+    command = ["pacdp", "run", name, "--plan", str(out), *options.sizes(profile, changes or [])]
+    typer.echo(f"plan: {out}\nuse it: {shlex.join(command)}")
+
+
+def _print(found: "Tuned") -> None:
+    table = Table(
+        title=f"{found.experiment}, {found.method}: chosen on public data",
+        caption="gain ± its standard error, over what stood before the last move, seed by seed; "
+        "a setting moves only where that is more than the error",
+    )
+    table.add_column("setting", no_wrap=True)
+    for heading in ("was", "chosen", "gain ± s.e."):
+        table.add_column(heading, justify="right")
+    for setting, steps in _by_setting(found).items():
+        table.add_row(
+            setting, _value(steps[0]["before"]), _value(steps[-1]["after"]), _gain(found, steps)
+        )
+    Console().print(table)
+    proxy = found.proxy
+    rows = {
+        "expected": f"{tables.expected(found.expected)} on the proxy, over "
+        f"{len(found.expected.seeds)} fresh seeds",
+        "promised": str(found.privacy),
+        "trainings": str(found.trainings),
+        "proxy": f"{proxy['name']}, {proxy['made_by']}: {proxy['source']}",
+        "sha-256": proxy["sha256"],
+    }
+    if "representation" in proxy:
+        rows["learned from"] = f"{proxy['representation']}, for the representation"
+    print_rows(rows | {"track": found.track})
+
+
+def _by_setting(found: "Tuned") -> dict[str, list[Mapping[str, Any]]]:
+    """The steps of each setting, one after the other."""
+    made: dict[str, list[Mapping[str, Any]]] = {}
+    for step in found.why:
+        made.setdefault(step["setting"], []).append(step)
+    return made
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, int | float) else str(value)
+
+
+def _gain(found: "Tuned", steps: list[Mapping[str, Any]]) -> str:
+    """What the last move of a setting gained; nothing where it never moved."""
+    moves = [
+        (step, one)
+        for step in steps
+        for one in step["tried"]
+        if step["after"] != step["before"] and one["value"] == step["after"]
+    ]
+    if not moves:
+        return "–"
+    one = moves[-1][1]
+    percent, sign = (100, " %") if found.expected.metric == "accuracy" else (1, "")
+    return f"{percent * one['gain']:.2g} ± {percent * one['error']:.1g}{sign}"
