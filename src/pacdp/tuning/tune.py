@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+import numpy as np
+
 from pacdp import __version__
 from pacdp.checks import count, meant
 from pacdp.data import Dataset, Partition
@@ -32,6 +34,8 @@ Observer = Callable[[str, int, int], None]
 WEIGHTS = ("size", "tempered", "inverse-noise", "inverse-variance")
 # Labels so unevenly dealt out that leaving a client out hurts.
 SKEW = 0.1
+# Bounds of F's grid, and of a rival's last steps.
+_FINE = 9
 
 
 class _Count:
@@ -57,6 +61,8 @@ def tune(
     method: str | None = None,
     seeds: int = 5,
     sweeps: int = 2,
+    start: Mapping[str, Any] | None = None,
+    only: Sequence[str] | None = None,
     read: tuple[Dataset, Partition] | None = None,
     observe: Observer = quiet,
     making: Making = quiet,
@@ -64,7 +70,9 @@ def tune(
     """Choose a plan for a method on public data, under the experiment's own budgets.
 
     Every method gets the same settings to be searched, the same seeds and the same sweeps. PAC-DP
-    then has F fitted under the plan that was found. ``making`` is told how far a representation is.
+    then has F fitted under the plan that was found, and a rival its bound and distance searched
+    more finely. The search starts in the middle of everything, or at ``start``; ``only`` names the
+    settings that it may move. ``making`` is told how far a representation is.
 
     >>> from pacdp.experiments import read_experiment
     >>> found = tune(read_experiment("heart"), method="fedavg", seeds=1, sweeps=1)
@@ -89,8 +97,8 @@ def tune(
         most=_directions(experiment, dataset, making),
     )
     budgets = deal_budgets(experiment.privacy.epsilon, len(sizes), 0)
-    weighed = private and len(set(budgets)) > 1
-    cells = _cells(seeds) if name == "pac-dp" else 0
+    weighed = private and len(set(budgets)) > 1 and only is None
+    cells = _cells(seeds) if name == "pac-dp" else 2 * _FINE * seeds
     after = (2 * len(_rules(experiment)) * seeds if weighed else 0) + cells + seeds
     trainings.expect(sweeps * sum(map(len, searched.values())) * seeds + after)
 
@@ -99,11 +107,16 @@ def tune(
         candidate = changed(experiment, name, point)
         return stage.scores(candidate, candidate.made_method(name), seeds)
 
-    start = {**middle(searched), "weights": experiment.server.weights}
-    found = search(searched, start, score, seeds=range(seeds), sweeps=sweeps)
+    begun = {**middle(searched), "weights": experiment.server.weights, **(start or {})}
+    if only is not None:
+        searched = {name: values for name, values in searched.items() if name in only}
+    found = search(searched, begun, score, seeds=range(seeds), sweeps=sweeps)
     trainings.expect(after)
     if weighed:
         found = _weighed(experiment, name, stage, found, range(seeds), trainings)
+    if private and name != "pac-dp" and only is None:
+        finer = _finer(found.point)
+        found = found.then(search(finer, found.point, score, seeds=range(seeds), sweeps=1))
     made = changes(name, found.point)
     if name == "pac-dp":
         planned = changed(experiment, name, found.point)
@@ -233,12 +246,21 @@ def _setting(stage: Stage, planned: Experiment) -> Setting:
     )
 
 
+def _finer(point: Mapping[str, Any]) -> dict[str, list[float]]:
+    """A rival's bound and distance, as finely as the grid of F has its bounds."""
+    return {
+        setting: [float(f"{point[setting] * factor:.4g}") for factor in np.logspace(-1, 1, _FINE)]
+        for setting in ("bound", "distance")
+        if setting in point
+    }
+
+
 def _grid(bound: float, budgets: Sequence[float], seeds: int) -> Offline:
     """Bounds a decade around the one found, and budgets half a decade around those held."""
     return Offline(
         budgets=Axis(low=min(budgets) / 3, high=max(budgets) * 3, count=5),
-        bounds=Axis(low=bound / 10, high=bound * 10, count=9),
-        seeds=min(seeds, 3),
+        bounds=Axis(low=bound / 10, high=bound * 10, count=_FINE),
+        seeds=seeds,
     )
 
 
