@@ -3,6 +3,7 @@
 from matplotlib import rc_context
 
 from pacdp.files import write_whole
+from pacdp.studies.ablation import ablation, variations
 from pacdp.studies.cells import cells
 from pacdp.studies.contest import contest
 from pacdp.studies.curves import curves
@@ -19,6 +20,7 @@ _KINDS = {
     "overhead": overhead,
     "headline": headline,
     "weights": weights,
+    "ablation": ablation,
 }
 
 
@@ -33,6 +35,8 @@ def amount(study: Study) -> int:
         return len(cells(study))
     if study.kind == "headline":
         return lines(study)
+    if study.kind == "ablation":
+        return len(study.entries) * variations()
     if study.kind == "weights":
         return len(study.entries) * len(study.rules)
     return len(study.experiments) if study.kind == "curves" else steps(study)

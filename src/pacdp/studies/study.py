@@ -30,7 +30,7 @@ ORDER = (
     *("heart", "heart-dnn", "heart-personalised", "heart-dnn-personalised"),
     *("cifar100", "cifar100-personalised", "cifar10-adam"),
     *("rounds-mnist", "rounds-cifar10", "overhead", "mnist-readings"),
-    *("headline", "weights"),
+    *("headline", "weights", "ablation"),
 )
 
 
@@ -80,7 +80,7 @@ class Study(Settings):
 
     name: str = Field(description="What it is called.")
     title: str = Field(description="What it shows, in a line.")
-    kind: Literal["contest", "curves", "overhead", "headline", "weights"] = Field(
+    kind: Literal["contest", "curves", "overhead", "headline", "weights", "ablation"] = Field(
         "contest", description="Its kind."
     )
     experiment: str = Field("", description="The shipped experiment it trains.")
