@@ -24,13 +24,13 @@ from pacdp.settings import Count, Real, Settings, explain
 PROFILES = ("smoke", "desk", "full")
 Reading = Literal["as-published", "certified"]
 READINGS: tuple[Reading, ...] = ("as-published", "certified")
-# In the order of the paper.
+# The headline first, and then in the order of the paper.
 ORDER = (
+    *("headline", "ablation", "weights"),
     *("curves", "mnist", "cifar10", "mnist-personalised", "cifar10-personalised"),
     *("heart", "heart-dnn", "heart-personalised", "heart-dnn-personalised"),
     *("cifar100", "cifar100-personalised", "cifar10-adam"),
     *("rounds-mnist", "rounds-cifar10", "overhead", "mnist-readings"),
-    *("headline", "weights", "ablation"),
 )
 
 
@@ -155,10 +155,10 @@ def label(arm: str) -> str:
 
 
 def studies() -> list[str]:
-    """The names of the studies, in the order of the paper.
+    """The names of the studies: the headline, and then in the order of the paper.
 
-    >>> studies()[:3]
-    ['curves', 'mnist', 'cifar10']
+    >>> studies()[:5]
+    ['headline', 'ablation', 'weights', 'curves', 'mnist']
     """
     return list(ORDER)
 
