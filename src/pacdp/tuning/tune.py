@@ -97,7 +97,9 @@ def tune(
         most=_directions(experiment, dataset, making),
     )
     budgets = deal_budgets(experiment.privacy.epsilon, len(sizes), 0)
-    weighed = private and len(set(budgets)) > 1 and only is None
+    # With equal budgets and like sizes every rule is the same.
+    unlike = len(set(budgets)) > 1 or max(sizes.values()) > 1.5 * min(sizes.values())
+    weighed = private and unlike and only is None
     cells = _cells(seeds) if name == "pac-dp" else 2 * _FINE * seeds
     after = (2 * len(_rules(experiment)) * seeds if weighed else 0) + cells + seeds
     trainings.expect(sweeps * sum(map(len, searched.values())) * seeds + after)
