@@ -11,6 +11,7 @@ from typing import Any
 
 from pacdp.studies import table
 from pacdp.studies.cells import Job
+from pacdp.studies.gains_figure import gains_figure
 from pacdp.studies.headline import FIRST, runs_of
 from pacdp.studies.part import Observer, Part
 from pacdp.studies.shelf import Shelf
@@ -97,12 +98,17 @@ class _Entry:
 
 def ablation(study: Study, shelf: Shelf, observe: Observer) -> Part:
     """Put each part in alone and take it out last, and tell what that does."""
-    texts, lines = [], []
+    texts, lines, panels = [], [], {}
     for entry in study.entries:
         found, whole, none = _added(entry, shelf, observe)
         texts.append(_text(entry, found, whole, none))
         lines += [_line(study, entry, name, added) for name, added in found.items()]
-    return Part(study, "\n\n".join(texts), table.csv_lines(lines))
+        panels[f"{entry.setting}, {entry.track}"] = {
+            name: {"alone": added.alone, "last": added.last, "last, distance as it was": added.same}
+            for name, added in found.items()
+        }
+    figure = gains_figure(panels)
+    return Part(study, "\n\n".join(texts), table.csv_lines(lines), figure)
 
 
 def _added(entry: Entry, shelf: Shelf, observe: Observer) -> tuple[dict[str, Added], Row, Row]:

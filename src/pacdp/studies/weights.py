@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pacdp.experiments.experiment import merged
 from pacdp.studies import table
 from pacdp.studies.cells import Job
+from pacdp.studies.gains_figure import gains_figure
 from pacdp.studies.part import Observer, Part
 from pacdp.studies.shelf import Shelf
 from pacdp.studies.study import Entry, Study, experiment_of
@@ -51,7 +52,12 @@ def weights(study: Study, shelf: Shelf, observe: Observer) -> Part:
         for rule, row in one.rows.items()
         for run in row.runs
     ]
-    return Part(study, _text(study, found), table.csv_lines(lines))
+    standard, *others = study.rules
+    panel = {
+        one.entry.setting: {rule: one.gain(rule, standard) for rule in others} for one in found
+    }
+    figure = gains_figure({f"against weights by {standard}": panel})
+    return Part(study, _text(study, found), table.csv_lines(lines), figure)
 
 
 def _dealt(entry: Entry, study: Study, shelf: Shelf, observe: Observer) -> Dealt:
