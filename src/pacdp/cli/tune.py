@@ -80,7 +80,7 @@ def _print(found: "Tuned") -> None:
     proxy = found.proxy
     rows = {
         "expected": f"{tables.expected(found.expected)} on the proxy, over "
-        f"{len(found.expected.seeds)} fresh seeds",
+        f"{len(found.expected['seeds'])} fresh seeds",
         "promised": str(found.privacy),
         "trainings": str(found.trainings),
         "proxy": f"{proxy['name']}, {proxy['made_by']}: {proxy['source']}",
@@ -116,5 +116,5 @@ def _gain(found: "Tuned", steps: list[Mapping[str, Any]]) -> str:
     if not moves:
         return "–"
     one = moves[-1][1]
-    percent, sign = (100, " %") if found.expected.metric == "accuracy" else (1, "")
+    percent, sign = (100, " %") if found.expected["metric"] == "accuracy" else (1, "")
     return f"{percent * one['gain']:.2g} ± {percent * one['error']:.1g}{sign}"

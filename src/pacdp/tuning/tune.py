@@ -23,7 +23,7 @@ from pacdp.representation.represent import quiet
 from pacdp.tuning.point import applied, axes, changed, changes, middle, told
 from pacdp.tuning.rehearse import Stage
 from pacdp.tuning.search import Found, Step, compared, search
-from pacdp.tuning.tuned import Expected, Promised, Tuned
+from pacdp.tuning.tuned import Promised, Tuned
 
 Observer = Callable[[str, int, int], None]
 """Told what is tried, how many trainings are over, and about how many there will be."""
@@ -68,8 +68,8 @@ def tune(
 
     >>> from pacdp.experiments import read_experiment
     >>> found = tune(read_experiment("heart"), method="fedavg", seeds=1, sweeps=1)
-    >>> found.expected.seeds, found.privacy.budgets
-    ((1,), ())
+    >>> found.expected["seeds"], str(found.privacy)
+    ([1], 'no guarantee')
     """
     name = experiment.method if method is None else method
     if name not in METHODS:
@@ -127,12 +127,12 @@ def tune(
         chosen=found.point,
         # As a file has it, so that what is read is what was written.
         why=tuple({**asdict(s), "tried": [asdict(one) for one in s.tried]} for s in found.steps),
-        expected=Expected(
-            metric="accuracy" if proxy.data.classes else "minus the loss",
-            mean=statistics.fmean(reached),
-            deviation=statistics.stdev(reached) if seeds > 1 else 0.0,
-            seeds=tuple(fresh),
-        ),
+        expected={
+            "metric": "accuracy" if proxy.data.classes else "minus the loss",
+            "mean": statistics.fmean(reached),
+            "deviation": statistics.stdev(reached) if seeds > 1 else 0.0,
+            "seeds": list(fresh),
+        },
         privacy=Promised(
             budgets=tuple(sorted(set(budgets))) if private else (),
             delta=experiment.privacy.delta,
