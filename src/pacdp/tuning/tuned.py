@@ -53,7 +53,8 @@ class Tuned(Settings):
     ...     privacy=Promised(
     ...         budgets=(0.1,), delta=1e-5, adjacency="zero-out", scope="total", unit="record"
     ...     ),
-    ...     trainings=70, proxy={"name": "synthetic"}, version="0.1.0",
+    ...     trainings=70, version="0.1.0",
+    ...     proxy={"name": "synthetic", "made_by": "clouds", "source": "nobody", "sha256": "0"},
     ... )
     >>> print(made.privacy)
     ε = 0.1 at δ = 1e-05, zero-out
@@ -77,6 +78,14 @@ class Tuned(Settings):
     @classmethod
     def _whole(cls, given: dict[str, Any]) -> dict[str, Any]:
         return Expected.model_validate(given).model_dump(mode="json")
+
+    @field_validator("proxy")
+    @classmethod
+    def _named(cls, given: dict[str, str]) -> dict[str, str]:
+        lacking = [key for key in ("name", "made_by", "source", "sha256") if key not in given]
+        if lacking:
+            raise ValueError(f"has no {lacking[0]}")
+        return given
 
     def save(self, path: Path) -> None:
         """Write it as JSON."""
