@@ -5,17 +5,19 @@ import json
 
 import pytest
 
+from pacdp.cli.trained import seen
+from pacdp.data import load
+from pacdp.errors import InputError
 from pacdp.experiments import Run
 
 from .command import as_json, refused, run
 
 SMALL = ("--profile", "smoke", "--seeds", 1, "--sweeps", 1)
-STROKES = """
-name = "lines"
+DIGITS = """
+name = "small-digits"
 method = "fixed"
 [data]
-name = "strokes"
-options = { records = 300, seed = 7 }
+name = "digits"
 partition = "iid"
 clients = 3
 [representation]
@@ -112,18 +114,20 @@ def test_a_comparison_says_which_plan_each_has(plans, tmp_path):
 
 def test_a_run_with_a_representation_answers_to_records(tmp_path, monkeypatch):
     monkeypatch.setenv("PACDP_CACHE_DIR", str(tmp_path / "cache"))
-    (tmp_path / "lines.toml").write_text(STROKES)
+    (tmp_path / "mine.toml").write_text(DIGITS)
     out = tmp_path / "run"
-    assert "gradients, 16 numbers" in run("plan", tmp_path / "lines.toml").stdout
-    run("run", tmp_path / "lines.toml", "--out", out)
+    assert "gradients, 16 numbers" in run("plan", tmp_path / "mine.toml").stdout
+    run("run", tmp_path / "mine.toml", "--out", out)
+    said = json.loads((out / "result.json").read_text())
+    assert as_json("evaluate", out, "--data", "digits")["accuracy"] == said["accuracy"]
     answers = tmp_path / "answers.csv"
-    run("predict", out, "--data", "strokes", "--out", answers)
-    rows = list(csv.DictReader(answers.read_text().splitlines()))
-    assert len(rows[0]) == 12
-    assert 0 < as_json("evaluate", out, "--data", "strokes")["accuracy"] <= 1
-    # Sixteen directions of smaller images are sixteen numbers, too.
-    assert "(1, 28, 28)" in refused("evaluate", out, "--data", "digits")
+    run("predict", out, "--data", "digits", "--out", answers)
+    assert len(next(csv.DictReader(answers.read_text().splitlines()))) == 12
     assert "takes images" in refused("evaluate", out, "--data", "heart")
+    # Sixteen directions of larger images are sixteen numbers, too.
+    larger = load("strokes", records=100)
+    with pytest.raises(InputError, match=r"shape is \(1, 28, 28\), must be \(1, 8, 8\)"):
+        seen(Run.load(out).plan, "strokes", larger)
 
 
 def test_records_of_length_one_are_measured_as_in_the_run(tmp_path):
