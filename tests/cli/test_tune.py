@@ -5,19 +5,20 @@ import json
 
 import pytest
 
-from pacdp.cli.trained import seen
-from pacdp.data import load
+import pacdp.data
+from pacdp.cli.trained import evaluate_command, predict_command, seen
 from pacdp.errors import InputError
 from pacdp.experiments import Run
 
 from .command import as_json, refused, run
 
 SMALL = ("--profile", "smoke", "--seeds", 1, "--sweeps", 1)
-DIGITS = """
-name = "small-digits"
+LINES = """
+name = "lines"
 method = "fixed"
 [data]
-name = "digits"
+name = "strokes"
+options = { records = 300, seed = 7 }
 partition = "iid"
 clients = 3
 [representation]
@@ -112,22 +113,32 @@ def test_a_comparison_says_which_plan_each_has(plans, tmp_path):
     assert f"--plan {theirs}" in page.read_text()
 
 
-def test_a_run_with_a_representation_answers_to_records(tmp_path, monkeypatch):
+def test_a_run_with_a_representation_answers_to_records(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PACDP_CACHE_DIR", str(tmp_path / "cache"))
-    (tmp_path / "mine.toml").write_text(DIGITS)
-    out = tmp_path / "run"
-    assert "gradients, 16 numbers" in run("plan", tmp_path / "mine.toml").stdout
-    run("run", tmp_path / "mine.toml", "--out", out)
+    (tmp_path / "lines.toml").write_text(LINES)
+    out, answers = tmp_path / "run", tmp_path / "answers.csv"
+    run("run", tmp_path / "lines.toml", "--out", out)
+    assert "gradients, 16 numbers" in run("plan", tmp_path / "lines.toml").stdout
+    records = pacdp.data.load("strokes", records=300, seed=7)
+    # The whole set takes long to draw.
+    monkeypatch.setattr(pacdp.data, "load", lambda name: records)
+    evaluate_command(out, "strokes", as_json=True)
     said = json.loads((out / "result.json").read_text())
-    assert as_json("evaluate", out, "--data", "digits")["accuracy"] == said["accuracy"]
-    answers = tmp_path / "answers.csv"
-    run("predict", out, "--data", "digits", "--out", answers)
-    assert len(next(csv.DictReader(answers.read_text().splitlines()))) == 12
+    assert json.loads(capsys.readouterr().out)["accuracy"] == pytest.approx(said["accuracy"])
+    predict_command(out, "strokes", answers)
+    rows = list(csv.DictReader(answers.read_text().splitlines()))
+    assert len(rows) == len(records.test)
+    right = sum(
+        int(row["class"]) == label for row, label in zip(rows, records.test.labels, strict=True)
+    )
+    assert right / len(rows) == pytest.approx(said["accuracy"])
+    # Sixteen directions of other images are sixteen numbers, too.
+    plan = Run.load(out).plan
+    assert plan.provenance["shape"] == "(1, 28, 28)"
+    other = plan.model_copy(update={"provenance": {**plan.provenance, "shape": "(1, 32, 32)"}})
+    with pytest.raises(InputError, match=r"shape is \(1, 28, 28\), must be \(1, 32, 32\)"):
+        seen(other, "strokes", records)
     assert "takes images" in refused("evaluate", out, "--data", "heart")
-    # Sixteen directions of larger images are sixteen numbers, too.
-    larger = load("strokes", records=100)
-    with pytest.raises(InputError, match=r"shape is \(1, 28, 28\), must be \(1, 8, 8\)"):
-        seen(Run.load(out).plan, "strokes", larger)
 
 
 def test_records_of_length_one_are_measured_as_in_the_run(tmp_path):
