@@ -238,5 +238,5 @@ def test_public_records_train_or_judge_but_never_both(small_pool, monkeypatch):
 def test_a_representation_says_how_far_it_is(small_pool):
     told = []
     tune(strokes(), seeds=1, sweeps=1, making=lambda *words: told.append(words))
-    assert {words for words, _, _ in told} == {"gradients of strokes"}
+    assert {words for words, _, _ in told} == {"directions of gradients", "gradients of strokes"}
     assert any(done == total for _, done, total in told)

@@ -18,6 +18,9 @@ from pacdp.cli.progress import bar, making
 if TYPE_CHECKING:
     from pacdp.tuning import Tuned
 
+# Of what is said beside the bar.
+_WIDTH = 28
+
 
 def tune_command(
     name: Name,
@@ -43,7 +46,9 @@ def tune_command(
     with bar(f"tuning {experiment.name}", 1) as (shown, task):
 
         def observe(words: str, done: int, total: int) -> None:
-            shown.update(task, completed=done, total=total, note=words)
+            # What moves last stands last, and a bar must keep its place beside the words.
+            note = words if len(words) <= _WIDTH else f"…{words[1 - _WIDTH :]}"
+            shown.update(task, completed=done, total=total, note=note)
 
         found = tune(
             experiment,

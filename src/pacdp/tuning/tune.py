@@ -95,7 +95,8 @@ def tune(
     trainings.expect(sweeps * sum(map(len, searched.values())) * seeds + after)
 
     def score(point: Mapping[str, Any], seeds: Sequence[int]) -> list[float]:
-        trainings.begin(told(point), len(seeds))
+        moved = {key: value for key, value in point.items() if value != start[key]}
+        trainings.begin(told(moved) or "where it starts", len(seeds))
         candidate = changed(experiment, name, point)
         return stage.scores(candidate, candidate.made_method(name), seeds)
 
