@@ -26,6 +26,7 @@ def test_help_names_every_command():
         "ledger",
         "data",
         "init",
+        "tune",
         "plan",
         "run",
         "compare",

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
     from pacdp.experiments import Prepared
     from pacdp.federation import Plan
-    from pacdp.tuning import Expected
 
 
 def print_result(prepared: "Prepared", found: dict[str, Any]) -> None:
@@ -70,16 +69,21 @@ def plan(tuning: "Mapping[str, Any] | None") -> str:
     """
     if tuning is None:
         return "published"
-    from pacdp.tuning import Expected, Promised
+    from pacdp.tuning import Promised
 
-    said = expected(Expected.model_validate(tuning["expected"]))
-    promised = Promised.model_validate(tuning["privacy"])
-    return f"tuned on {tuning['proxy']['name']}: {said} expected there ({promised})"
+    promised = tuning.get("privacy")
+    terms = "" if promised is None else f" ({Promised.model_validate(promised)})"
+    said = f"{expected(tuning['expected'])} expected there{terms}"
+    return f"tuned on {tuning['proxy']['name']}: {said}"
 
 
-def expected(found: "Expected") -> str:
-    """A mean with its deviation over seeds."""
-    return words.mean_and_deviation(found.mean, found.deviation, found.metric)
+def expected(found: "Mapping[str, Any]") -> str:
+    """A mean with its deviation over seeds.
+
+    >>> expected({"metric": "accuracy", "mean": 0.9, "deviation": 0.02, "seeds": [5, 6]})
+    '90.0 ± 2.0 %'
+    """
+    return words.mean_and_deviation(found["mean"], found["deviation"], found["metric"])
 
 
 def representation(plan: "Plan") -> str:

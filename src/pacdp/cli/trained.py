@@ -67,7 +67,7 @@ def predict_command(
     typer.echo(f"{len(predicted)} predictions: {out}")
 
 
-def _seen(plan: "Plan", data: str, dataset: "Dataset") -> "Dataset":
+def seen(plan: "Plan", data: str, dataset: "Dataset") -> "Dataset":
     """Records as the run's model saw them."""
     from pacdp.cli.progress import waiting
     from pacdp.representation import fitted
@@ -95,7 +95,7 @@ def _inputs(plan: "Plan", data: str, device: str) -> tuple[Any, Any]:
     known = data in CATALOGUE
     dataset = load(data) if known else load(data, classes=plan.classes)
     if plan.representation is not None:
-        dataset = _seen(plan, data, dataset)
+        dataset = seen(plan, data, dataset)
     if dataset.shape != plan.shape:
         raise InputError(
             f"--data {data}: has records {dataset.shape}, the model takes {plan.shape}"

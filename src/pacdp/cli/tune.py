@@ -18,6 +18,9 @@ from pacdp.cli.progress import bar, making
 if TYPE_CHECKING:
     from pacdp.tuning import Tuned
 
+# Of what is said beside the bar.
+_WIDTH = 28
+
 
 def tune_command(
     name: Name,
@@ -43,7 +46,9 @@ def tune_command(
     with bar(f"tuning {experiment.name}", 1) as (shown, task):
 
         def observe(words: str, done: int, total: int) -> None:
-            shown.update(task, completed=done, total=total, note=words)
+            # What moves last stands last, and a bar must keep its place beside the words.
+            note = words if len(words) <= _WIDTH else f"…{words[1 - _WIDTH :]}"
+            shown.update(task, completed=done, total=total, note=note)
 
         found = tune(
             experiment,
@@ -80,7 +85,7 @@ def _print(found: "Tuned") -> None:
     proxy = found.proxy
     rows = {
         "expected": f"{tables.expected(found.expected)} on the proxy, over "
-        f"{len(found.expected.seeds)} fresh seeds",
+        f"{len(found.expected['seeds'])} fresh seeds",
         "promised": str(found.privacy),
         "trainings": str(found.trainings),
         "proxy": f"{proxy['name']}, {proxy['made_by']}: {proxy['source']}",
@@ -116,5 +121,5 @@ def _gain(found: "Tuned", steps: list[Mapping[str, Any]]) -> str:
     if not moves:
         return "–"
     one = moves[-1][1]
-    percent, sign = (100, " %") if found.expected.metric == "accuracy" else (1, "")
+    percent, sign = (100, " %") if found.expected["metric"] == "accuracy" else (1, "")
     return f"{percent * one['gain']:.2g} ± {percent * one['error']:.1g}{sign}"

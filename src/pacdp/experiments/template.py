@@ -27,6 +27,12 @@ name = {source}           # a name of `pacdp data list`, or a folder with a file
 # clients = 50
 # settings = {{ alpha = 0.5 }}
 
+# [representation]          # what the model sees instead of the records; public, costs nothing
+# name = "gradients"        # plain for rows; gradients, scattering, patches, combined, network
+# dimension = 64            # principal directions that are kept; fewer weights, less noise
+# whitening = 0.5           # 0 leaves them as they are, 1 gives all the same spread
+# public = "handwriting"    # learned from public records; without it from generated images
+
 [model]
 name = "logistic"           # logistic, mlp, cnn, resnet18, resnet34, sequence
 

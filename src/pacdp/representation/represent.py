@@ -216,8 +216,11 @@ def _make(
     module = learned(
         *(settings.name, chosen, teaching, classes), seed=settings.seed, observe=observe
     )
-    seen = torch.cat(list(answers(map_of(settings.name, chosen, module), reference)))
-    found = vars(principal(seen, MOST_DIMENSIONS))
+    rows: list[torch.Tensor] = []
+    for some in answers(map_of(settings.name, chosen, module), reference):
+        rows.append(some)
+        observe(f"directions of {settings.name}", sum(map(len, rows)), len(reference))
+    found = vars(principal(torch.cat(rows), MOST_DIMENSIONS))
     state = {} if module is None else module.state_dict()
     tensors = {f"map.{name}": value.contiguous() for name, value in state.items()}
     tensors |= {f"projection.{name}": value.contiguous() for name, value in found.items()}

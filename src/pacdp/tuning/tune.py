@@ -25,7 +25,7 @@ from pacdp.representation.represent import quiet
 from pacdp.tuning.point import applied, axes, changed, changes, middle, told
 from pacdp.tuning.rehearse import Stage
 from pacdp.tuning.search import Found, Step, compared, search
-from pacdp.tuning.tuned import Expected, Promised, Tuned
+from pacdp.tuning.tuned import Promised, Tuned
 
 Observer = Callable[[str, int, int], None]
 """Told what is tried, how many trainings are over, and about how many there will be."""
@@ -76,8 +76,8 @@ def tune(
 
     >>> from pacdp.experiments import read_experiment
     >>> found = tune(read_experiment("heart"), method="fedavg", seeds=1, sweeps=1)
-    >>> found.expected.seeds, found.privacy.budgets
-    ((1,), ())
+    >>> found.expected["seeds"], str(found.privacy)
+    ([1], 'no guarantee')
     """
     name = experiment.method if method is None else method
     if name not in METHODS:
@@ -104,12 +104,14 @@ def tune(
     after = (2 * len(_rules(experiment)) * seeds if weighed else 0) + cells + seeds
     trainings.expect(sweeps * sum(map(len, searched.values())) * seeds + after)
 
+    begun = {**middle(searched), "weights": experiment.server.weights, **(start or {})}
+
     def score(point: Mapping[str, Any], seeds: Sequence[int]) -> list[float]:
-        trainings.begin(told(point), len(seeds))
+        moved = {key: value for key, value in point.items() if value != begun[key]}
+        trainings.begin(told(moved) or "where it starts", len(seeds))
         candidate = changed(experiment, name, point)
         return stage.scores(candidate, candidate.made_method(name), seeds)
 
-    begun = {**middle(searched), "weights": experiment.server.weights, **(start or {})}
     if only is not None:
         searched = {name: values for name, values in searched.items() if name in only}
     found = search(searched, begun, score, seeds=range(seeds), sweeps=sweeps)
@@ -142,12 +144,12 @@ def tune(
         chosen=found.point,
         # As a file has it, so that what is read is what was written.
         why=tuple({**asdict(s), "tried": [asdict(one) for one in s.tried]} for s in found.steps),
-        expected=Expected(
-            metric="accuracy" if proxy.data.classes else "minus the loss",
-            mean=statistics.fmean(reached),
-            deviation=statistics.stdev(reached) if seeds > 1 else 0.0,
-            seeds=tuple(fresh),
-        ),
+        expected={
+            "metric": "accuracy" if proxy.data.classes else "minus the loss",
+            "mean": statistics.fmean(reached),
+            "deviation": statistics.stdev(reached) if seeds > 1 else 0.0,
+            "seeds": list(fresh),
+        },
         privacy=Promised(
             budgets=tuple(sorted(set(budgets))) if private else (),
             delta=experiment.privacy.delta,

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
 
 from pacdp import words
 from pacdp.errors import DataError, InputError
@@ -49,11 +49,12 @@ class Tuned(Settings):
     >>> made = Tuned(
     ...     experiment="heart", method="fixed", track="private-only",
     ...     changes={"training": {"rounds": 5}}, chosen={"rounds": 5}, why=(),
-    ...     expected=Expected(metric="accuracy", mean=0.9, deviation=0.02, seeds=(5, 6)),
+    ...     expected={"metric": "accuracy", "mean": 0.9, "deviation": 0.02, "seeds": [5, 6]},
     ...     privacy=Promised(
     ...         budgets=(0.1,), delta=1e-5, adjacency="zero-out", scope="total", unit="record"
     ...     ),
-    ...     trainings=70, proxy={"name": "synthetic"}, version="0.1.0",
+    ...     trainings=70, version="0.1.0",
+    ...     proxy={"name": "synthetic", "made_by": "clouds", "source": "nobody", "sha256": "0"},
     ... )
     >>> print(made.privacy)
     ε = 0.1 at δ = 1e-05, zero-out
@@ -67,11 +68,24 @@ class Tuned(Settings):
     changes: dict[str, Any] = Field(description="What it changes in the experiment.")
     chosen: dict[str, Any] = Field(description="The point of the search.")
     why: tuple[dict[str, Any], ...] = Field(description="Each step: what was tried, what it gave.")
-    expected: Expected = Field(description="How good it is on the proxy, on fresh seeds.")
-    privacy: Promised = Field(description="What was promised when it was made.")
+    expected: dict[str, Any] = Field(description="How good it is on the proxy, on fresh seeds.")
+    privacy: Promised | None = Field(None, description="What was promised when it was made.")
     trainings: int = Field(ge=0, description="How many trainings it took, all in all.")
     proxy: dict[str, str] = Field(description="The public records that it saw.")
     version: str = Field(description="Of the package.")
+
+    @field_validator("expected")
+    @classmethod
+    def _whole(cls, given: dict[str, Any]) -> dict[str, Any]:
+        return Expected.model_validate(given).model_dump(mode="json")
+
+    @field_validator("proxy")
+    @classmethod
+    def _named(cls, given: dict[str, str]) -> dict[str, str]:
+        lacking = [key for key in ("name", "made_by", "source", "sha256") if key not in given]
+        if lacking:
+            raise ValueError(f"has no {lacking[0]}")
+        return given
 
     def save(self, path: Path) -> None:
         """Write it as JSON."""
