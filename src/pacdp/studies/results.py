@@ -15,9 +15,10 @@ In the paper's own studies every row stands twice. `as-published`: ε is the bud
 alone, with the published noise z = √(2 ln(1.25/δ))/ε where all budgets are below 1, as its proof
 needs, and the exact noise of a release elsewhere; for NbAFL its published formula. `certified`: ε
 is the whole run's, exact, for every client. Beside both stands what the whole run really
-certifies, planned and realised. rPDP-FL accounts for the whole run itself, and FedAvg has no ε: their two rows are the same. Where
-more than three ε differ, the least, the median and the most over clients and seeds stand there. The
-published formula asks for more noise than one release needs, so very few cost less than ε together.
+certifies, planned and realised. rPDP-FL accounts for the whole run itself, and FedAvg has no ε:
+their two rows are the same. Where more than three ε differ, the least, the median and the most over
+clients and seeds stand there. The published formula asks for more noise than one release needs, so
+very few cost less than ε together.
 
 Accuracy is that of the last round, never of the best one, on test records, which are covered by
 no ε; *clients* is what each of them sees. Points are differences of percentages, PAC-DP minus the

@@ -1,0 +1,68 @@
+"""Plans of several seeds in one program are those plans one by one."""
+
+import numpy as np
+import pytest
+
+from pacdp.curve import Curve
+from pacdp.data import load, partition
+from pacdp.federation import Aggregation, Model, Optimiser, Privacy, Training, make_plan, simulate
+from pacdp.federation.workbench import Workbench
+from pacdp.methods import method
+from pacdp.offline.setting import scored
+from pacdp.offline.together import plans_fit_together, score_plans
+
+DATA = load("synthetic", records=1000, features=8, clients=4)
+SEEDS = (0, 5)
+BUDGETS = (0.05, 0.1, 1.0, 2.0)
+RISING = Curve(family="power", coefficients=(0.8, 0.3))
+
+
+def plan(seed, **changes):
+    parts = {
+        "sizes": partition(DATA, "dirichlet", clients=4, seed=seed, alpha=0.5).named_sizes,
+        "shape": DATA.shape,
+        "classes": 2,
+        "method": method("pac-dp", {"curve": RISING}),
+        "training": Training(rounds=4, local_steps=2, optimiser=Optimiser(lr=0.5)),
+        "privacy": Privacy(epsilon=BUDGETS),
+        "server": Aggregation(weights="inverse-variance", average_last=0.5),
+        "model": Model(name="logistic", settings={"bias": 0.0}),
+        "seed": seed,
+    }
+    return make_plan(**parts | changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"method": method("fixed", {"clipping_bound": 0.3})},
+        {"model": Model(name="mlp", settings={"hidden": 4.0})},
+        {"training": Training(rounds=3, local_epochs=1, batch=32, optimiser=Optimiser(lr=0.2))},
+    ],
+)
+def test_seeds_together_are_seeds_one_by_one_with_everyones_own_budget(changes):
+    plans = [plan(seed, **changes) for seed in SEEDS]
+    records = [
+        (DATA, partition(DATA, "dirichlet", clients=4, seed=seed, alpha=0.5)) for seed in SEEDS
+    ]
+    assert plans_fit_together(plans[0])
+    together = score_plans(plans, records)
+    alone = [scored(simulate(p, *own).metrics) for p, own in zip(plans, records, strict=True)]
+    # A record on the border may fall to either side of it by rounding.
+    assert np.abs(np.subtract(together, alone)).max() <= 1.5 / len(DATA.test)
+
+
+def test_a_first_model_is_where_all_of_them_start():
+    still = Training(rounds=1, local_steps=1, optimiser=Optimiser(lr=1e-12))
+    made = plan(0, training=still)
+    first = Workbench(made).state()
+    reached = {name: value * 0 + DATA.train.features[0].mean() for name, value in first.items()}
+    records = [(DATA, partition(DATA, "dirichlet", clients=4, seed=0, alpha=0.5))]
+    (together,) = score_plans([made], records, initial=reached)
+    alone = scored(simulate(made, *records[0], initial=reached).metrics)
+    assert together == pytest.approx(alone, abs=1.5 / len(DATA.test))
+
+
+def test_methods_of_their_own_are_not_put_together():
+    assert not plans_fit_together(plan(0, method=method("rpdp-fl"), privacy=Privacy(epsilon=1.0)))
