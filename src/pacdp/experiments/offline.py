@@ -14,7 +14,7 @@ from pacdp.federation.hot_start import hot_start
 from pacdp.federation.workbench import Tensors
 from pacdp.methods.fedavg import FedAvg
 from pacdp.offline import Setting
-from pacdp.representation import fitted, pool
+from pacdp.representation import fitted, pool, refuse_private
 from pacdp.representation.network import Observer
 from pacdp.representation.represent import quiet
 from pacdp.schedule import Schedule
@@ -75,8 +75,9 @@ def rehearsal(
             return proxy, None
         ready = fitted(settings, dataset.shape, observe=observe)
         return replace(proxy, data=ready.represent(proxy.data, observe=observe)), None
+    # Both what is learned from and what judges: a curve that is published must know of no client.
+    refuse_private(settings, dataset)
     public = pool(settings.public)
-    refuse_overlap(public.judge.data, dataset)
     shown = fitted(settings, dataset.shape, rehearsal=True, observe=observe)
     proxy = replace(public.judge, data=shown.represent(public.judge.data, observe=observe))
     if experiment.hot_start is None:

@@ -147,7 +147,7 @@ class Plan(Settings):
             "server": self.server.model_dump(mode="json"),
             "representation": None
             if self.representation is None
-            else self.representation.model_dump(mode="json"),
+            else self.representation.model_dump(mode="json", exclude={"seed"}),
         }
 
     @cached_property

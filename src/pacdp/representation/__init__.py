@@ -6,6 +6,16 @@ classes apart. A map that uses nothing private costs no privacy, whatever it doe
 
 from pacdp.representation.configuration import Representation, Track
 from pacdp.representation.pools import POOLS, Pool, pool
-from pacdp.representation.represent import Fitted, fitted, represent
+from pacdp.representation.represent import Fitted, fitted, refuse_private, represent
 
-__all__ = ["POOLS", "Fitted", "Pool", "Representation", "Track", "fitted", "pool", "represent"]
+__all__ = [
+    "POOLS",
+    "Fitted",
+    "Pool",
+    "Representation",
+    "Track",
+    "fitted",
+    "pool",
+    "refuse_private",
+    "represent",
+]

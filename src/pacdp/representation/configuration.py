@@ -31,7 +31,7 @@ class Representation(Settings):
     dimension: Count | None = Field(
         None,
         le=MOST_DIMENSIONS,
-        description="How many principal directions are kept; by default all values are.",
+        description="How many principal directions are kept; by default all, but at most 512.",
     )
     whitening: Real = Field(
         0.0,

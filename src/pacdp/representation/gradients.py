@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from pacdp.errors import InputError
+
 # Below this energy a cell counts as empty, and its noise is not blown up.
 _FAINT = 1e-2
 
@@ -21,6 +23,10 @@ def oriented_gradients(images: Tensor, *, cell: int = 4, directions: int = 8) ->
     torch.Size([2, 392])
     """
     count, _, high, wide = images.shape
+    if cell > min(high, wide):
+        raise InputError(
+            f"gradients: cells of {cell} pixels are too large for images of {high} x {wide}"
+        )
     across = _half_difference(images, 3)
     down = _half_difference(images, 2)
     strength = (across.square() + down.square()).sqrt()
@@ -34,9 +40,10 @@ def oriented_gradients(images: Tensor, *, cell: int = 4, directions: int = 8) ->
     edges = torch.zeros(count, directions, high, wide, device=images.device)
     edges.scatter_(1, first, strength * (1 - share))
     edges.scatter_add_(1, (first + 1) % directions, strength * share)
-    cells = functional.conv2d(
-        edges.reshape(-1, 1, high, wide), _tent(cell).to(images), stride=cell, padding=cell // 2
-    )
+    # A cell reaches half of its neighbours; of an odd one the middle pixel lies to the left.
+    before, after = cell // 2, cell - cell // 2
+    wider = functional.pad(edges.reshape(-1, 1, high, wide), (before, after) * 2)
+    cells = functional.conv2d(wider, _tent(cell).to(images), stride=cell)
     cells = cells.reshape(count, directions, *cells.shape[2:])
     energy = cells.square().sum(1, keepdim=True)
     around = functional.avg_pool2d(functional.pad(energy, (1, 1, 1, 1), mode="replicate"), 3, 1)

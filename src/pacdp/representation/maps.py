@@ -34,7 +34,12 @@ AT_ONCE = 250
 
 
 class Combined(nn.Module):
-    """Oriented gradients and the answers of patches, each part with the same total spread."""
+    """Oriented gradients and the answers of patches, each part with the same total spread.
+
+    >>> both = Combined(Patches(channels=1, filters=5, size=6), cell=4, directions=8)
+    >>> [part.shape[1] for part in both.parts(torch.zeros(2, 1, 28, 28))]
+    [392, 40]
+    """
 
     spreads: Tensor
 
@@ -68,11 +73,10 @@ def all_settings(name: str, given: Mapping[str, float]) -> dict[str, int]:
                 f"representation {name}: has no setting {setting}; {meant(setting, known)}there "
                 f"are {', '.join(known) or 'none'}"
             )
-        least = 0 if setting == "upright" else 1
-        if value != int(value) or value < least:
-            raise InputError(
-                f"representation.settings.{setting} = {value:g}: must be whole, at least {least}"
-            )
+        switch = setting == "upright"
+        if not float(value).is_integer() or value < (0 if switch else 1) or (switch and value > 1):
+            allowed = "0 or 1" if switch else "a whole number, at least 1"
+            raise InputError(f"representation.settings.{setting} = {value:g}: must be {allowed}")
     return known | {setting: int(value) for setting, value in given.items()}
 
 
@@ -85,7 +89,12 @@ def learned(
     seed: int,
     observe: Observer,
 ) -> nn.Module | None:
-    """What a map learns, from public records or from generated ones; None where it is a formula."""
+    """What a map learns, from public records or from generated ones; None where it is a formula.
+
+    >>> images = Records(features=np.zeros((9, 1, 28, 28), np.uint8), labels=np.zeros(9, np.int64))
+    >>> told = lambda words, done, total: None
+    >>> learned("gradients", all_settings("gradients", {}), images, 0, seed=0, observe=told)
+    """
     if name == "network":
         images, labels = records.tensors()
         return trained_network(
@@ -113,7 +122,13 @@ def learned(
 def restored(
     name: str, settings: Mapping[str, int], channels: int, state: Mapping[str, Tensor]
 ) -> nn.Module | None:
-    """What :func:`learned` gave, from its numbers."""
+    """What :func:`learned` gave, from its numbers.
+
+    >>> chosen = all_settings("patches", {"filters": 5})
+    >>> again = restored("patches", chosen, 1, Patches(1, 5, 6).state_dict())
+    >>> sorted(again.state_dict())
+    ['shift', 'weight']
+    """
     module: nn.Module
     if name == "network":
         module = Network(channels, len(state["head.bias"]), width=settings["width"])
@@ -128,7 +143,11 @@ def restored(
 
 
 def map_of(name: str, settings: Mapping[str, int], module: nn.Module | None) -> Map:
-    """The map, with what it has learned."""
+    """The map, with what it has learned.
+
+    >>> map_of("plain", {}, None)(torch.zeros(2, 1, 28, 28)).shape
+    torch.Size([2, 784])
+    """
     formulas: dict[str, Map] = {
         "plain": lambda images: images.flatten(1),
         "gradients": lambda images: oriented_gradients(
@@ -146,7 +165,12 @@ def map_of(name: str, settings: Mapping[str, int], module: nn.Module | None) -> 
 
 
 def answers(chosen: Map, records: Records) -> Iterator[Tensor]:
-    """What a map answers to records, some at a time."""
+    """What a map answers to records, some at a time.
+
+    >>> images = Records(features=np.zeros((300, 1, 8, 8), np.uint8), labels=np.zeros(300))
+    >>> [len(some) for some in answers(map_of("plain", {}, None), images)]
+    [250, 50]
+    """
     for start in range(0, len(records), AT_ONCE):
         some = records.take(np.arange(start, min(start + AT_ONCE, len(records))))
         with torch.no_grad():

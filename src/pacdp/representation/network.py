@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pacdp.errors import InputError
+
 Observer = Callable[[str, int, int], None]
 """Told what is being done, how much of it is over, and how much there is."""
 
@@ -40,7 +42,13 @@ class _Block(nn.Module):
 
 
 class Network(nn.Module):
-    """Three blocks and a head; :meth:`features` is what stays when the head is taken off."""
+    """Three blocks and a head; :meth:`features` is what stays when the head is taken off.
+
+    >>> network = Network(1, 10, width=4).eval()
+    >>> images = torch.zeros(2, 1, 28, 28)
+    >>> network(images).shape, network.features(images).shape
+    (torch.Size([2, 10]), torch.Size([2, 96]))
+    """
 
     middle: Tensor
     spread: Tensor
@@ -98,7 +106,17 @@ def trained_network(
     seed: int,
     observe: Observer,
 ) -> Network:
-    """A network trained on public images: shifted, and in colour mirrored, at random."""
+    """A network trained on public images: shifted, and in colour mirrored, at random.
+
+    >>> trained_network(
+    ...     *(torch.rand(128, 1, 8, 8), torch.arange(128) % 2, 2),
+    ...     **dict(width=2, epochs=1, seed=0, observe=lambda *progress: print(progress)),
+    ... ).head.out_features
+    ('training the public network', 1, 1)
+    2
+    """
+    if len(images) < _BATCH:
+        raise InputError(f"public network: {len(images)} records, must be at least {_BATCH}")
     random = np.random.default_rng([seed, 13])
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)

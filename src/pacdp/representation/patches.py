@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pacdp.checks import FloatArray
+from pacdp.errors import InputError
 
 _SAMPLES = 50_000
 _DIM_CONTRAST = 10 / 255
@@ -21,7 +22,11 @@ _SIDES = 2
 
 
 class Patches(nn.Module):
-    """Answers of filters, positive and negative apart, averaged over quarters of the image."""
+    """Answers of filters, positive and negative apart, averaged over quarters of the image.
+
+    >>> Patches(channels=1, filters=5, size=6)(torch.zeros(2, 1, 28, 28)).shape
+    torch.Size([2, 40])
+    """
 
     weight: Tensor
     shift: Tensor
@@ -56,15 +61,21 @@ def learned_patches(images: Tensor, *, filters: int = 256, size: int = 6, seed: 
     """
     from sklearn.cluster import MiniBatchKMeans
 
+    side = min(images.shape[2:])
+    for setting, value, most in (("size", size, side), ("filters", filters, _SAMPLES)):
+        if value > most:
+            raise InputError(f"representation.settings.{setting} = {value}: must be at most {most}")
     random = np.random.default_rng([seed, 12])
     pieces = _pieces(images, size, random)
     middle = pieces.mean(0)
     spread, turn = np.linalg.eigh(np.cov(pieces, rowvar=False))
     whiten = (turn / np.sqrt(spread + _REGULAR)) @ turn.T
     white = (pieces - middle) @ whiten
-    groups = MiniBatchKMeans(filters, batch_size=4096, n_init=1, random_state=seed)
+    # scikit-learn's seeds are shorter than ours.
+    groups = MiniBatchKMeans(filters, batch_size=4096, n_init=1, random_state=seed % 2**32)
     centres = groups.fit(white.astype(np.float32)).cluster_centers_.astype(float)
-    centres /= np.linalg.norm(centres, axis=1, keepdims=True)
+    # A group may lie at the middle itself, and then answers nothing.
+    centres /= np.maximum(np.linalg.norm(centres, axis=1, keepdims=True), 1e-12)
     made = Patches(int(images.shape[1]), filters, size)
     weight = centres @ whiten
     made.weight.copy_(torch.from_numpy(weight))

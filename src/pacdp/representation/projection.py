@@ -13,7 +13,12 @@ from torch.nn import functional
 
 @dataclass(frozen=True, eq=False)
 class Projection:
-    """The middle of public features, their directions of most spread, and that spread."""
+    """The middle of public features, their directions of most spread, and that spread.
+
+    >>> turned = Projection(torch.ones(2), torch.eye(2).flip(1), torch.ones(2))
+    >>> turned(torch.tensor([[3.0, 5.0]])).tolist()
+    [[4.0, 2.0]]
+    """
 
     middle: Tensor
     directions: Tensor

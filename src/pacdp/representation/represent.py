@@ -2,22 +2,20 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import platformdirs
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from pacdp.data import Dataset
-from pacdp.data.folder import only_one
 from pacdp.data.proxy import refuse_overlap
 from pacdp.data.records import Array, Records
 from pacdp.errors import InputError
+from pacdp.representation.cache import DamagedError, kept
 from pacdp.representation.configuration import MOST_DIMENSIONS, Representation
 from pacdp.representation.maps import Map, all_settings, answers, learned, map_of, restored
 from pacdp.representation.network import Observer
@@ -25,7 +23,6 @@ from pacdp.representation.pools import pool
 from pacdp.representation.projection import Projection, principal, shaped
 from pacdp.representation.synthetic import generated
 
-VARIABLE = "PACDP_CACHE_DIR"
 # Another number where the same settings give another map: what is on disk is then left alone.
 _VERSION = 1
 # Images that filters and directions are learned from.
@@ -33,7 +30,10 @@ _REFERENCE = 6000
 
 
 def quiet(words: str, done: int, total: int) -> None:
-    """Tells nobody."""
+    """Tells nobody.
+
+    >>> quiet("training", 1, 12)
+    """
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -69,15 +69,16 @@ class Fitted:
         if self.projection is None:
             return records.features.reshape(len(records), -1).astype(np.float32)
         content = hashlib.sha256(np.ascontiguousarray(records.features).data).hexdigest()
-        path = _folder() / f"{self.key}-{content[:16]}.npy"
-        with only_one(path):
-            if not path.is_file():
-                beside = path.with_name(f".{path.name}.new")
-                with beside.open("wb") as out:
-                    np.save(out, self._computed(records, name, self.projection, observe))
-                beside.replace(path)
-        values: Array = np.load(path)
-        return values
+        projection, size = self.projection, (len(records), len(self.projection.spread))
+
+        def make(path: Path) -> None:
+            values = self._computed(records, name, projection, observe)
+            with path.open("wb") as out:
+                np.save(out, values)
+
+        return kept(
+            f"{self.key}-{content[:16]}.npy", read=lambda path: _numbers(path, size), make=make
+        )
 
     def _computed(
         self, records: Records, name: str, projection: Projection, observe: Observer
@@ -99,12 +100,24 @@ def represent(dataset: Dataset, settings: Representation, *, observe: Observer =
     >>> round(float((seen.train.features[0] ** 2).sum()), 6)
     1.0
     """
-    if settings.public is not None:
-        public = pool(settings.public)
-        refuse_overlap(public.training, dataset)
-        refuse_overlap(public.judge.data, dataset)
+    refuse_private(settings, dataset)
     ready = fitted(settings, dataset.shape, observe=observe)
     return ready.represent(dataset, observe=observe)
+
+
+def refuse_private(settings: Representation, dataset: Dataset) -> None:
+    """Refuse public records, to learn from or to judge by, that are also private ones.
+
+    >>> from pacdp.data import load
+    >>> refuse_private(Representation(name="gradients"), load("digits"))
+    """
+    if settings.public is None:
+        return
+    public = pool(settings.public)
+    parts = (public.training, public.rehearsal, public.judge.data)
+    # One part may serve twice, and is looked at once.
+    for part in {id(part): part for part in parts}.values():
+        refuse_overlap(part, dataset)
 
 
 def fitted(
@@ -149,11 +162,16 @@ def fitted(
         "version": _VERSION,
     }
     key = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
-    path = _folder() / f"{key}.safetensors"
-    with only_one(path):
-        if not path.is_file():
-            _make(path, settings, shape, chosen, records, observe)
-    return _read(path, settings, shape, chosen, key)
+    found = kept(
+        f"{key}.safetensors",
+        read=lambda path: _read(path, settings, shape, chosen, key),
+        make=lambda path: _make(path, settings, shape, chosen, records, observe),
+    )
+    assert found.projection is not None
+    most = len(found.projection.spread)
+    if settings.dimension is not None and settings.dimension > most:
+        raise InputError(f"representation.dimension = {settings.dimension}: must be at most {most}")
+    return found
 
 
 def _public(settings: Representation, shape: tuple[int, ...], rehearsal: bool) -> Dataset | None:
@@ -206,9 +224,7 @@ def _make(
     state = {} if module is None else module.state_dict()
     tensors = {f"map.{name}": value.contiguous() for name, value in state.items()}
     tensors |= {f"projection.{name}": value.contiguous() for name, value in found.items()}
-    beside = path.with_name(f".{path.name}.new")
-    save_file(tensors, beside, metadata=made_from)
-    beside.replace(path)
+    save_file(tensors, path, metadata=made_from)
 
 
 def _read(
@@ -219,21 +235,29 @@ def _read(
     key: str,
 ) -> Fitted:
     """What :func:`_make` wrote."""
-    with safe_open(path, framework="pt") as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        provenance = dict(file.metadata())
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            provenance = dict(file.metadata() or {})
+    except SafetensorError as error:
+        raise DamagedError from error
     parts = {
         kind: {n.removeprefix(kind): v for n, v in tensors.items() if n.startswith(kind)}
         for kind in ("map.", "projection.")
     }
-    projection = Projection(**parts["projection."])
-    most = len(projection.spread)
-    if settings.dimension is not None and settings.dimension > most:
-        raise InputError(f"representation.dimension = {settings.dimension}: must be at most {most}")
-    module = restored(settings.name, chosen, shape[0], parts["map."])
+    try:
+        projection = Projection(**parts["projection."])
+        module = restored(settings.name, chosen, shape[0], parts["map."])
+    except (TypeError, KeyError, RuntimeError) as error:
+        raise DamagedError from error
+    features = map_of(settings.name, chosen, module)
+    with torch.no_grad():
+        length = features(torch.zeros(1, *shape)).shape[1]
+    if length != len(projection.middle):
+        raise DamagedError
     return Fitted(
         settings=settings,
-        features=map_of(settings.name, chosen, module),
+        features=features,
         projection=projection,
         # The same settings make another map of records of another shape.
         provenance={**provenance, "shape": str(shape)},
@@ -241,10 +265,12 @@ def _read(
     )
 
 
-def _folder() -> Path:
-    """``PACDP_CACHE_DIR``, or the user's cache folder: what can be computed again."""
-    named = os.environ.get(VARIABLE)
-    home = Path(named).expanduser() if named else Path(platformdirs.user_cache_dir("pacdp"))
-    folder = home / "representations"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+def _numbers(path: Path, size: tuple[int, int]) -> Array:
+    """The numbers of a file, which must be as many as were written."""
+    try:
+        values: Array = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise DamagedError from error
+    if values.shape != size or values.dtype != np.float32:
+        raise DamagedError
+    return values

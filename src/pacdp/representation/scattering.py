@@ -34,6 +34,11 @@ def scattering(images: Tensor, *, scales: int = 2, directions: int = 8) -> Tenso
     if size < 2 ** (scales + 2):
         raise InputError(f"scattering: images of {side} pixels are too small for {scales} scales")
     high, wide = (size - length for length in images.shape[2:])
+    if high - high // 2 >= images.shape[2] or wide - wide // 2 >= images.shape[3]:
+        raise InputError(
+            f"scattering: images of {images.shape[2]} x {images.shape[3]} pixels are too narrow; "
+            "a side must be more than a third of the other's next power of two"
+        )
     padding = (wide // 2, wide - wide // 2, high // 2, high - high // 2)
     padded = functional.pad(images, padding, mode="reflect") if high or wide else images
     found = torch.stack(list(_paths(padded, size, scales, directions)), dim=2)

@@ -24,7 +24,7 @@ from pacdp.tuning.point import told
 from pacdp.words import NOTHING, least_middle_most, terms
 
 # Seeds of the runs, far from those of the search, and of the fresh ones.
-_FIRST, _FRESH = 100, 1000
+FIRST, _FRESH = 100, 1000
 ARMS = ("pac-dp", "fixed", "fedavg")
 
 
@@ -64,9 +64,9 @@ def _line(entry: Entry, shelf: Shelf, observe: Observer) -> Line:
         # Without noise one seed tells as much as many.
         seeds = entry.search if arm != "fedavg" else 1
         plans[arm] = shelf.plan(base, arm, seeds=seeds, sweeps=entry.sweeps)
-        rows[arm] = _row(entry, plans[arm], shelf, first=_FIRST)
+        rows[arm] = _row(entry, plans[arm], shelf, first=FIRST)
         observe(words, 1)
-    for name, first, skew in (("fresh", _FRESH, None), ("skewed", _FIRST, entry.skew)):
+    for name, first, skew in (("fresh", _FRESH, None), ("skewed", FIRST, entry.skew)):
         observe(f"{entry.setting}, {entry.track}: {name}", 0)
         if name == "fresh" or skew is not None:
             rows[name] = _row(entry, plans["pac-dp"], shelf, first=first, skew=skew)
@@ -78,12 +78,12 @@ def _row(entry: Entry, plan: Tuned, shelf: Shelf, *, first: int, skew: float | N
     """Every run of one arm of an entry."""
     runs = [
         shelf.outcome(Job(experiment, experiment.made_method(plan.method), seed))
-        for experiment, seed in _runs(entry, plan, shelf.profile, first=first, skew=skew)
+        for experiment, seed in runs_of(entry, plan, shelf.profile, first=first, skew=skew)
     ]
     return Row(plan.method, "certified", runs)
 
 
-def _runs(
+def runs_of(
     entry: Entry, plan: Tuned, profile: str, *, first: int, skew: float | None
 ) -> Iterator[tuple[Experiment, int]]:
     """Experiments and seeds: representations outside, so that each is made once."""
@@ -175,12 +175,12 @@ def _searches(found: Sequence[Line]) -> str:
     for line in found:
         for arm in ("pac-dp", "fixed"):
             plan = line.plans[arm]
-            expected = Spread(plan.expected["mean"], plan.expected["deviation"])
+            expected = Spread(plan.expected.mean, plan.expected.deviation)
             rows.append(
                 [
                     *(line.entry.setting, line.entry.track, arm, told(plan.chosen)),
                     plan.proxy["name"],
-                    table.percent(expected, seeds=len(plan.expected["seeds"])),
+                    table.percent(expected, seeds=len(plan.expected.seeds)),
                     _percent(line.rows[arm]),
                     str(plan.trainings),
                 ]

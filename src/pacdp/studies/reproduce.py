@@ -3,6 +3,7 @@
 from matplotlib import rc_context
 
 from pacdp.files import write_whole
+from pacdp.studies.ablation import ablation, variations
 from pacdp.studies.cells import cells
 from pacdp.studies.contest import contest
 from pacdp.studies.curves import curves
@@ -11,8 +12,16 @@ from pacdp.studies.overhead import overhead, steps
 from pacdp.studies.part import SMOKE, Observer, Part
 from pacdp.studies.shelf import Shelf
 from pacdp.studies.study import Study
+from pacdp.studies.weights import weights
 
-_KINDS = {"contest": contest, "curves": curves, "overhead": overhead, "headline": headline}
+_KINDS = {
+    "contest": contest,
+    "curves": curves,
+    "overhead": overhead,
+    "headline": headline,
+    "weights": weights,
+    "ablation": ablation,
+}
 
 
 def amount(study: Study) -> int:
@@ -26,6 +35,10 @@ def amount(study: Study) -> int:
         return len(cells(study))
     if study.kind == "headline":
         return lines(study)
+    if study.kind == "ablation":
+        return len(study.entries) * variations()
+    if study.kind == "weights":
+        return len(study.entries) * len(study.rules)
     return len(study.experiments) if study.kind == "curves" else steps(study)
 
 

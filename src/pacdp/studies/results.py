@@ -11,7 +11,7 @@ _HEAD = """# Results
 Written by `pacdp reproduce`, profile `{profile}`, and not by hand. What it means, and which
 readings of the paper give its numbers: [Reproduction](reproduction.md).
 
-Every row stands twice. `as-published`: ε is the budget of each release alone, with the published
+Every row of a study of the paper stands twice. `as-published`: ε is the budget of each release alone, with the published
 noise z = √(2 ln(1.25/δ))/ε where all budgets are below 1, as its proof needs, and the exact noise
 of a release elsewhere; for NbAFL its published formula. `certified`: ε is the whole run's, exact,
 for every client. Beside both stands what the whole run really certifies, planned and realised.

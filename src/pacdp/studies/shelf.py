@@ -2,6 +2,7 @@
 
 ====================  ======================================================================
 ``curves/KEY.json``   F of a plan, with the matrix it was fitted on
+``plans/KEY.json``    what a search on public data chose, and why
 ``runs/KEY.json``     the outcome of a run
 ``results.md``        the page: every study that is whole, in the order of the paper
 ``results/``          its tables (Markdown, CSV) and figures (SVG, PNG)
@@ -11,8 +12,10 @@
 
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -82,15 +85,34 @@ class Shelf:
         classic = experiment.privacy.accountant == "basic"
         return per_release(curve, releases=releases, classic=classic)
 
-    def plan(self, experiment: Experiment, method: str, *, seeds: int, sweeps: int) -> Tuned:
+    def plan(
+        self,
+        experiment: Experiment,
+        method: str,
+        *,
+        seeds: int,
+        sweeps: int,
+        start: Mapping[str, Any] | None = None,
+        only: Sequence[str] | None = None,
+    ) -> Tuned:
         """What the search on public data chooses for an experiment and a method."""
         plain = experiment.model_copy(update={"profiles": {}})
-        content = [plain.model_dump(mode="json"), method, seeds, sweeps]
+        content: list[Any] = [plain.model_dump(mode="json"), method, seeds, sweeps]
+        content += [] if only is None else [dict(start or {}), list(only)]
         key = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
         path = self.folder / "plans" / f"{plain.name}-{method}-{key}.json"
         if not path.is_file():
             read = _data(plain.data, 0)
-            tune(plain, method=method, seeds=seeds, sweeps=sweeps, read=read).save(path)
+            made = tune(
+                plain,
+                method=method,
+                seeds=seeds,
+                sweeps=sweeps,
+                start=start,
+                only=only,
+                read=read,
+            )
+            made.save(path)
         return Tuned.load(path)
 
     def outcome(self, job: Job) -> Outcome:

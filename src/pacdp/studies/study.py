@@ -24,13 +24,13 @@ from pacdp.settings import Count, Real, Settings, explain
 PROFILES = ("smoke", "desk", "full")
 Reading = Literal["as-published", "certified"]
 READINGS: tuple[Reading, ...] = ("as-published", "certified")
-# In the order of the paper.
+# The headline first, and then in the order of the paper.
 ORDER = (
+    *("headline", "ablation", "weights"),
     *("curves", "mnist", "cifar10", "mnist-personalised", "cifar10-personalised"),
     *("heart", "heart-dnn", "heart-personalised", "heart-dnn-personalised"),
     *("cifar100", "cifar100-personalised", "cifar10-adam"),
     *("rounds-mnist", "rounds-cifar10", "overhead", "mnist-readings"),
-    *("headline",),
 )
 
 
@@ -57,11 +57,14 @@ class Entry(Settings):
     """A line of the headline: one setting of the paper, on one of the two tracks."""
 
     setting: str = Field(description="What it is called.")
-    track: Track = Field(description="public or private-only.")
+    track: Track = Field("private-only", description="public or private-only.")
     experiment: str = Field(description="The shipped experiment.")
     changes: dict[str, Any] = Field({}, description="Of the experiment.")
-    paper: Real = Field(description="The paper's accuracy.")
-    reach: Real = Field(description="What is to be reached.")
+    paper: Real = Field(0.0, description="The paper's accuracy.")
+    reach: Real = Field(0.0, description="What is to be reached.")
+    dealt: dict[str, Any] = Field(
+        {}, description="How records are dealt out in the runs; the search does not know."
+    )
     seeds: Count = Field(5, description="Runs, each with its own noise and partition.")
     pretrainings: Count = Field(1, description="Representations, each from its own seed.")
     split: bool = Field(False, description="Whether each seed also splits off other test records.")
@@ -77,12 +80,13 @@ class Study(Settings):
 
     name: str = Field(description="What it is called.")
     title: str = Field(description="What it shows, in a line.")
-    kind: Literal["contest", "curves", "overhead", "headline"] = Field(
+    kind: Literal["contest", "curves", "overhead", "headline", "weights", "ablation"] = Field(
         "contest", description="Its kind."
     )
     experiment: str = Field("", description="The shipped experiment it trains.")
     experiments: tuple[str, ...] = Field((), description="Several, for curves and overhead.")
     entries: tuple[Entry, ...] = Field((), description="The lines of a headline.")
+    rules: tuple[str, ...] = Field((), description="Weights that are compared, the standard first.")
     changes: dict[str, Any] = Field({}, description="Changes of the experiment.")
     arms: tuple[str, ...] = Field(
         (), description="Methods, as fixed:clipping_bound=5, or variants."
@@ -151,10 +155,10 @@ def label(arm: str) -> str:
 
 
 def studies() -> list[str]:
-    """The names of the studies, in the order of the paper.
+    """The names of the studies: the headline, and then in the order of the paper.
 
-    >>> studies()[:3]
-    ['curves', 'mnist', 'cifar10']
+    >>> studies()[:5]
+    ['headline', 'ablation', 'weights', 'curves', 'mnist']
     """
     return list(ORDER)
 

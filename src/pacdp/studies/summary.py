@@ -128,6 +128,16 @@ class Gain:
     standard_error: float
     seeds: int
 
+    @classmethod
+    def of(cls, other: str, ours: Sequence[float], theirs: Sequence[float]) -> "Gain":
+        """From the accuracies of both on the same seeds.
+
+        >>> Gain.of("fixed", [0.5, 0.75], [0.5, 0.5]).points
+        12.5
+        """
+        apart = Spread.of([100 * (a - b) for a, b in zip(ours, theirs, strict=True)])
+        return cls(other, apart.mean, apart.deviation / sqrt(len(ours)), len(ours))
+
     @property
     def verdict(self) -> str:
         """What can be said at 95 %, by Student's t over the seeds.
@@ -158,7 +168,5 @@ def gains(found: Found, arm: str = "pac-dp") -> list[Gain]:
         private = bool(row.epsilons("epsilon_realised"))
         if row.reading != "certified" or row.arm == arm or not private or row.before is not None:
             continue
-        apart = [100 * (a - b) for a, b in zip(ours.accuracies, row.accuracies, strict=True)]
-        spread = Spread.of(apart)
-        made.append(Gain(row.arm, spread.mean, spread.deviation / sqrt(len(apart)), len(apart)))
+        made.append(Gain.of(row.arm, ours.accuracies, row.accuracies))
     return made

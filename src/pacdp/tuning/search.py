@@ -45,6 +45,11 @@ class Found:
     steps: tuple[Step, ...]
     trainings: int
 
+    def then(self, later: "Found") -> "Found":
+        """This search, and one that went on from where it ended."""
+        steps, trainings = self.steps + later.steps, self.trainings + later.trainings
+        return Found(later.point, steps, trainings)
+
 
 def search(
     axes: Mapping[str, Sequence[Any]],

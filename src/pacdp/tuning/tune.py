@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+import numpy as np
+
 from pacdp import __version__
 from pacdp.checks import count, meant
 from pacdp.data import Dataset, Partition
@@ -17,13 +19,13 @@ from pacdp.methods import METHODS
 from pacdp.methods.pac_dp import PacDp
 from pacdp.offline import Offline, Setting, fit_curve
 from pacdp.offline.configuration import Axis
-from pacdp.representation import Track, fitted
+from pacdp.representation import Track, fitted, refuse_private
 from pacdp.representation.network import Observer as Making
 from pacdp.representation.represent import quiet
 from pacdp.tuning.point import applied, axes, changed, changes, middle, told
 from pacdp.tuning.rehearse import Stage
 from pacdp.tuning.search import Found, Step, compared, search
-from pacdp.tuning.tuned import Promised, Tuned
+from pacdp.tuning.tuned import Expected, Promised, Tuned
 
 Observer = Callable[[str, int, int], None]
 """Told what is tried, how many trainings are over, and about how many there will be."""
@@ -32,6 +34,8 @@ Observer = Callable[[str, int, int], None]
 WEIGHTS = ("size", "tempered", "inverse-noise", "inverse-variance")
 # Labels so unevenly dealt out that leaving a client out hurts.
 SKEW = 0.1
+# Bounds of F's grid, and of a rival's last steps.
+_FINE = 9
 
 
 class _Count:
@@ -57,6 +61,8 @@ def tune(
     method: str | None = None,
     seeds: int = 5,
     sweeps: int = 2,
+    start: Mapping[str, Any] | None = None,
+    only: Sequence[str] | None = None,
     read: tuple[Dataset, Partition] | None = None,
     observe: Observer = quiet,
     making: Making = quiet,
@@ -64,12 +70,14 @@ def tune(
     """Choose a plan for a method on public data, under the experiment's own budgets.
 
     Every method gets the same settings to be searched, the same seeds and the same sweeps. PAC-DP
-    then has F fitted under the plan that was found. ``making`` is told how far a representation is.
+    then has F fitted under the plan that was found, and a rival its bound and distance searched
+    more finely. The search starts in the middle of everything, or at ``start``; ``only`` names the
+    settings that it may move. ``making`` is told how far a representation is.
 
     >>> from pacdp.experiments import read_experiment
     >>> found = tune(read_experiment("heart"), method="fedavg", seeds=1, sweeps=1)
-    >>> found.expected["seeds"], str(found.privacy)
-    ([1], 'no guarantee')
+    >>> found.expected.seeds, str(found.privacy)
+    ((1,), 'no guarantee')
     """
     name = experiment.method if method is None else method
     if name not in METHODS:
@@ -89,22 +97,29 @@ def tune(
         most=_directions(experiment, dataset, making),
     )
     budgets = deal_budgets(experiment.privacy.epsilon, len(sizes), 0)
-    weighed = private and len(set(budgets)) > 1
-    cells = _cells(seeds) if name == "pac-dp" else 0
+    # With equal budgets and like sizes every rule is the same.
+    unlike = len(set(budgets)) > 1 or max(sizes.values()) > 1.5 * min(sizes.values())
+    weighed = private and unlike and only is None
+    cells = _cells(seeds) if name == "pac-dp" else 2 * _FINE * seeds
     after = (2 * len(_rules(experiment)) * seeds if weighed else 0) + cells + seeds
     trainings.expect(sweeps * sum(map(len, searched.values())) * seeds + after)
 
     def score(point: Mapping[str, Any], seeds: Sequence[int]) -> list[float]:
-        moved = {key: value for key, value in point.items() if value != start[key]}
+        moved = {key: value for key, value in point.items() if value != begun[key]}
         trainings.begin(told(moved) or "where it starts", len(seeds))
         candidate = changed(experiment, name, point)
         return stage.scores(candidate, candidate.made_method(name), seeds)
 
-    start = {**middle(searched), "weights": experiment.server.weights}
-    found = search(searched, start, score, seeds=range(seeds), sweeps=sweeps)
+    begun = {**middle(searched), "weights": experiment.server.weights, **(start or {})}
+    if only is not None:
+        searched = {name: values for name, values in searched.items() if name in only}
+    found = search(searched, begun, score, seeds=range(seeds), sweeps=sweeps)
     trainings.expect(after)
     if weighed:
         found = _weighed(experiment, name, stage, found, range(seeds), trainings)
+    if private and name != "pac-dp" and only is None:
+        finer = _finer(found.point)
+        found = found.then(search(finer, found.point, score, seeds=range(seeds), sweeps=1))
     made = changes(name, found.point)
     if name == "pac-dp":
         planned = changed(experiment, name, found.point)
@@ -128,12 +143,12 @@ def tune(
         chosen=found.point,
         # As a file has it, so that what is read is what was written.
         why=tuple({**asdict(s), "tried": [asdict(one) for one in s.tried]} for s in found.steps),
-        expected={
-            "metric": "accuracy" if proxy.data.classes else "minus the loss",
-            "mean": statistics.fmean(reached),
-            "deviation": statistics.stdev(reached) if seeds > 1 else 0.0,
-            "seeds": list(fresh),
-        },
+        expected=Expected(
+            metric="accuracy" if proxy.data.classes else "minus the loss",
+            mean=statistics.fmean(reached),
+            deviation=statistics.stdev(reached) if seeds > 1 else 0.0,
+            seeds=tuple(fresh),
+        ),
         privacy=Promised(
             budgets=tuple(sorted(set(budgets))) if private else (),
             delta=experiment.privacy.delta,
@@ -158,6 +173,7 @@ def _directions(experiment: Experiment, dataset: Dataset, making: Making) -> int
     settings = experiment.representation
     if settings is None:
         return None
+    refuse_private(settings, dataset)
     ready = fitted(settings, dataset.shape, rehearsal=True, observe=making)
     return None if ready.projection is None else len(ready.projection.spread)
 
@@ -233,12 +249,21 @@ def _setting(stage: Stage, planned: Experiment) -> Setting:
     )
 
 
+def _finer(point: Mapping[str, Any]) -> dict[str, list[float]]:
+    """A rival's bound and distance, as finely as the grid of F has its bounds."""
+    return {
+        setting: [float(f"{point[setting] * factor:.4g}") for factor in np.logspace(-1, 1, _FINE)]
+        for setting in ("bound", "distance")
+        if setting in point
+    }
+
+
 def _grid(bound: float, budgets: Sequence[float], seeds: int) -> Offline:
     """Bounds a decade around the one found, and budgets half a decade around those held."""
     return Offline(
         budgets=Axis(low=min(budgets) / 3, high=max(budgets) * 3, count=5),
-        bounds=Axis(low=bound / 10, high=bound * 10, count=9),
-        seeds=min(seeds, 3),
+        bounds=Axis(low=bound / 10, high=bound * 10, count=_FINE),
+        seeds=seeds,
     )
 
 
