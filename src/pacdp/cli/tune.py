@@ -84,8 +84,8 @@ def _print(found: "Tuned") -> None:
     Console().print(table)
     proxy = found.proxy
     rows = {
-        "expected": f"{tables.expected(found.expected)} on the proxy, over "
-        f"{len(found.expected['seeds'])} fresh seeds",
+        "expected": f"{tables.expected(found.summary['expected'])} on the proxy, over "
+        f"{len(found.expected.seeds)} fresh seeds",
         "promised": str(found.privacy),
         "trainings": str(found.trainings),
         "proxy": f"{proxy['name']}, {proxy['made_by']}: {proxy['source']}",
@@ -121,5 +121,5 @@ def _gain(found: "Tuned", steps: list[Mapping[str, Any]]) -> str:
     if not moves:
         return "–"
     one = moves[-1][1]
-    percent, sign = (100, " %") if found.expected["metric"] == "accuracy" else (1, "")
+    percent, sign = (100, " %") if found.expected.metric == "accuracy" else (1, "")
     return f"{percent * one['gain']:.2g} ± {percent * one['error']:.1g}{sign}"

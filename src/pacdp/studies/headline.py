@@ -175,12 +175,12 @@ def _searches(found: Sequence[Line]) -> str:
     for line in found:
         for arm in ("pac-dp", "fixed"):
             plan = line.plans[arm]
-            expected = Spread(plan.expected["mean"], plan.expected["deviation"])
+            expected = Spread(plan.expected.mean, plan.expected.deviation)
             rows.append(
                 [
                     *(line.entry.setting, line.entry.track, arm, told(plan.chosen)),
                     plan.proxy["name"],
-                    table.percent(expected, seeds=len(plan.expected["seeds"])),
+                    table.percent(expected, seeds=len(plan.expected.seeds)),
                     _percent(line.rows[arm]),
                     str(plan.trainings),
                 ]

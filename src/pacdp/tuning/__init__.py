@@ -6,9 +6,10 @@ as long as no private record is looked at. Every method can have the same search
 
 from pacdp.tuning.search import Found, Step, search
 from pacdp.tuning.tune import tune
-from pacdp.tuning.tuned import Promised, Tuned, overruled, with_plan
+from pacdp.tuning.tuned import Expected, Promised, Tuned, overruled, with_plan
 
 __all__ = [
+    "Expected",
     "Found",
     "Promised",
     "Step",

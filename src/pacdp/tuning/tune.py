@@ -25,7 +25,7 @@ from pacdp.representation.represent import quiet
 from pacdp.tuning.point import applied, axes, changed, changes, middle, told
 from pacdp.tuning.rehearse import Stage
 from pacdp.tuning.search import Found, Step, compared, search
-from pacdp.tuning.tuned import Promised, Tuned
+from pacdp.tuning.tuned import Expected, Promised, Tuned
 
 Observer = Callable[[str, int, int], None]
 """Told what is tried, how many trainings are over, and about how many there will be."""
@@ -76,8 +76,8 @@ def tune(
 
     >>> from pacdp.experiments import read_experiment
     >>> found = tune(read_experiment("heart"), method="fedavg", seeds=1, sweeps=1)
-    >>> found.expected["seeds"], str(found.privacy)
-    ([1], 'no guarantee')
+    >>> found.expected.seeds, str(found.privacy)
+    ((1,), 'no guarantee')
     """
     name = experiment.method if method is None else method
     if name not in METHODS:
@@ -144,12 +144,12 @@ def tune(
         chosen=found.point,
         # As a file has it, so that what is read is what was written.
         why=tuple({**asdict(s), "tried": [asdict(one) for one in s.tried]} for s in found.steps),
-        expected={
-            "metric": "accuracy" if proxy.data.classes else "minus the loss",
-            "mean": statistics.fmean(reached),
-            "deviation": statistics.stdev(reached) if seeds > 1 else 0.0,
-            "seeds": list(fresh),
-        },
+        expected=Expected(
+            metric="accuracy" if proxy.data.classes else "minus the loss",
+            mean=statistics.fmean(reached),
+            deviation=statistics.stdev(reached) if seeds > 1 else 0.0,
+            seeds=tuple(fresh),
+        ),
         privacy=Promised(
             budgets=tuple(sorted(set(budgets))) if private else (),
             delta=experiment.privacy.delta,

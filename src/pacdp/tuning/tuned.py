@@ -49,7 +49,7 @@ class Tuned(Settings):
     >>> made = Tuned(
     ...     experiment="heart", method="fixed", track="private-only",
     ...     changes={"training": {"rounds": 5}}, chosen={"rounds": 5}, why=(),
-    ...     expected={"metric": "accuracy", "mean": 0.9, "deviation": 0.02, "seeds": [5, 6]},
+    ...     expected=Expected(metric="accuracy", mean=0.9, deviation=0.02, seeds=(5, 6)),
     ...     privacy=Promised(
     ...         budgets=(0.1,), delta=1e-5, adjacency="zero-out", scope="total", unit="record"
     ...     ),
@@ -68,16 +68,11 @@ class Tuned(Settings):
     changes: dict[str, Any] = Field(description="What it changes in the experiment.")
     chosen: dict[str, Any] = Field(description="The point of the search.")
     why: tuple[dict[str, Any], ...] = Field(description="Each step: what was tried, what it gave.")
-    expected: dict[str, Any] = Field(description="How good it is on the proxy, on fresh seeds.")
+    expected: Expected = Field(description="How good it is on the proxy, on fresh seeds.")
     privacy: Promised | None = Field(None, description="What was promised when it was made.")
     trainings: int = Field(ge=0, description="How many trainings it took, all in all.")
     proxy: dict[str, str] = Field(description="The public records that it saw.")
     version: str = Field(description="Of the package.")
-
-    @field_validator("expected")
-    @classmethod
-    def _whole(cls, given: dict[str, Any]) -> dict[str, Any]:
-        return Expected.model_validate(given).model_dump(mode="json")
 
     @field_validator("proxy")
     @classmethod
