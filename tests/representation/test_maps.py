@@ -252,7 +252,8 @@ def test_a_map_is_the_same_whatever_torchs_own_seed(name, shape, tmp_path, monke
         torch.manual_seed(number)
         assert torch.equal(after, torch.rand(1))
     assert torch.equal(*found)
-    assert ready.provenance == {"records": "none", "made by": "generated images, seed 0"}
+    made_by = {"records": "none", "made by": "generated images, seed 0"}
+    assert ready.provenance == {**made_by, "shape": str(shape)}
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,9 @@ def test_unequal_budgets_choose_weights_that_are_safe(found):
     assert (uneven["setting"], alike["setting"]) == ("weights, labels uneven", "weights")
     safe = {one["value"] for one in uneven["tried"] if one["gain"] >= -one["error"]}
     best = max((one for one in alike["tried"] if one["value"] in safe), key=lambda o: o["mean"])
-    assert found.chosen["weights"] == best["value"] == alike["after"]
+    # What cannot be told from noise stays as it was.
+    moved = best["gain"] > best["error"]
+    assert found.chosen["weights"] == alike["after"] == (best["value"] if moved else "size")
     assert alike["before"] == OWN.server.weights
     assert found.privacy.budgets == (0.01, 0.05, 0.5)
 
@@ -104,6 +106,24 @@ def test_a_rule_that_loses_where_labels_are_uneven_is_not_taken(monkeypatch):
     monkeypatch.setattr(Stage, "scores", scores)
     chosen = tune(OWN, method="fixed", seeds=2, sweeps=1).chosen
     assert chosen["weights"] != "inverse-variance"
+
+
+def test_equal_budgets_and_sizes_leave_weights_alone():
+    alike = Experiment.model_validate(
+        {
+            "name": "alike",
+            "data": {
+                "name": "synthetic",
+                "options": {"records": 400},
+                "partition": "iid",
+                "clients": 4,
+            },
+            "training": {"rounds": 2, "local_steps": 1},
+        }
+    )
+    found = tune(alike, method="fixed", seeds=1, sweeps=1)
+    assert found.chosen["weights"] == alike.server.weights
+    assert not [step for step in found.why if "weights" in step["setting"]]
 
 
 def test_the_experiments_own_rule_is_among_those_tried():

@@ -219,14 +219,16 @@ def _weighed(
             scores[skew][rule] = stage.scores(candidate, made, seeds, skew=skew)
     uneven = compared(scores[SKEW], WEIGHTS[0])
     safe = [one.value for one in uneven if one.gain >= -one.error]
-    alike = compared(scores[None], found.point["weights"])
+    standing = found.point["weights"] if found.point["weights"] in safe else WEIGHTS[0]
+    alike = compared(scores[None], standing)
     best = max((one for one in alike if one.value in safe), key=lambda one: one.mean)
+    chosen = best.value if best.gain > best.error else standing
     steps = (
         Step("weights, labels uneven", WEIGHTS[0], " or ".join(safe), uneven),
-        Step("weights", found.point["weights"], best.value, alike),
+        Step("weights", found.point["weights"], chosen, alike),
     )
     return Found(
-        {**found.point, "weights": best.value},
+        {**found.point, "weights": chosen},
         (*found.steps, *steps),
         found.trainings + 2 * len(rules) * len(seeds),
     )
