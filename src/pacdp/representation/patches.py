@@ -19,6 +19,7 @@ _DIM_CONTRAST = 10 / 255
 _REGULAR = 0.1
 _THRESHOLD = 0.25
 _SIDES = 2
+_NEAR = 8
 
 
 class Patches(nn.Module):
@@ -39,6 +40,10 @@ class Patches(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """One row of numbers for each image with values in [0, 1]."""
+        # Answers are many times larger than images: few at a time stay near the processor.
+        return torch.cat([self._answers(some) for some in images.split(_NEAR)])
+
+    def _answers(self, images: Tensor) -> Tensor:
         channels = images.shape[1]
         filters = self.weight.unflatten(1, (channels, self.size, self.size))
         # A patch is normalised after its filter has answered: the same, without cutting it out.
@@ -49,8 +54,9 @@ class Patches(nn.Module):
         answers = (functional.conv2d(images, filters) - mean * total) / spread - self.shift[
             :, None, None
         ]
-        both = torch.cat([answers - _THRESHOLD, -answers - _THRESHOLD], dim=1).relu_()
-        return functional.adaptive_avg_pool2d(both, _SIDES).flatten(1)
+        sides = [(sign * answers - _THRESHOLD).relu_() for sign in (1, -1)]
+        pooled = [functional.adaptive_avg_pool2d(side, _SIDES) for side in sides]
+        return torch.cat(pooled, dim=1).flatten(1)
 
 
 def learned_patches(images: Tensor, *, filters: int = 256, size: int = 6, seed: int = 0) -> Patches:
