@@ -96,7 +96,11 @@ class Setting:
     @property
     def digest(self) -> str:
         """Tells this setting from any other."""
-        content: dict[str, Any] = {"terms": self.terms, "proxy": self.proxy.data.train.digest}
+        terms = self.terms
+        if self.representation is None:
+            # As before there were any: what was computed then is still of use.
+            del terms["representation"]
+        content: dict[str, Any] = {"terms": terms, "proxy": self.proxy.data.train.digest}
         if self.initial is not None:
             content["initial"] = [value.tolist() for value in self.initial.values()]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
