@@ -12,7 +12,7 @@ COMMAND = Path(sys.executable).parent / "pacdp"
 
 def run(*arguments, code=0, **settings):
     process = subprocess.run(
-        [COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=300, **settings
+        [COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=900, **settings
     )
     assert process.returncode == code, process.stderr
     return process
