@@ -215,18 +215,13 @@ def breast_cancer_for_heart(*, seed: int = 0) -> Proxy:
 
 def synthetic_for_heart(*, seed: int = 0, records: int = 740, separation: float = 2.0) -> Proxy:
     """Gaussian clouds with Heart's number of records, features and clients."""
-    made = load(
-        "synthetic", records=records, features=13, clients=4, separation=separation, seed=seed
-    )
-    return Proxy(
-        data=replace(
-            made,
-            name="synthetic-for-heart",
-            train=_like_hospitals(made.train, seed),
-            clients=HOSPITALS,
-        ),
-        stands_for="heart",
-        made_by="Gaussian clouds, dealt out to four clients",
+    return _clouds(
+        "synthetic-for-heart",
+        "Gaussian clouds, dealt out to four clients",
+        seed=seed,
+        records=records,
+        features=13,
+        separation=separation,
     )
 
 
@@ -243,19 +238,32 @@ def patients_for_heart(*, seed: int = 0, records: int = 5000, features: int = 13
     # Two clouds of deviation 1 and distance d' have a c-statistic of Φ(d'/√2); those of the
     # generator have a deviation of 1/√features.
     apart = math.sqrt(2) * float(norm.ppf(_DISCRIMINATION)) / math.sqrt(features)
+    made_by = f"Gaussian clouds of c-statistic {_DISCRIMINATION}, dealt out to four clients"
+    return _clouds(
+        "patients-for-heart",
+        made_by,
+        seed=seed,
+        records=records,
+        features=features,
+        separation=apart,
+    )
+
+
+def _clouds(
+    name: str, made_by: str, *, seed: int, records: int, features: int, separation: float
+) -> Proxy:
+    """Gaussian clouds in the hands of four clients of the hospitals' sizes."""
     made = load(
-        "synthetic", records=records, features=features, clients=4, separation=apart, seed=seed
+        "synthetic",
+        records=records,
+        features=features,
+        clients=4,
+        separation=separation,
+        seed=seed,
     )
-    return Proxy(
-        data=replace(
-            made,
-            name="patients-for-heart",
-            train=_like_hospitals(made.train, seed),
-            clients=HOSPITALS,
-        ),
-        stands_for="heart",
-        made_by=f"Gaussian clouds of c-statistic {_DISCRIMINATION}, dealt out to four clients",
-    )
+    train = _like_hospitals(made.train, seed)
+    data = replace(made, name=name, train=train, clients=HOSPITALS)
+    return Proxy(data=data, stands_for="heart", made_by=made_by)
 
 
 def _like_hospitals(records: Records, seed: int) -> Records:

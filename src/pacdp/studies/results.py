@@ -1,4 +1,4 @@
-"""The results page: every study that is whole, in the order of the paper."""
+"""The results page: every study that is whole, the headline first."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -4,7 +4,7 @@
 ``curves/KEY.json``   F of a plan, with the matrix it was fitted on
 ``plans/KEY.json``    what a search on public data chose, and why
 ``runs/KEY.json``     the outcome of a run
-``results.md``        the page: every study that is whole, in the order of the paper
+``results.md``        the page: every study that is whole, the headline first
 ``results/``          its tables (Markdown, CSV) and figures (SVG, PNG)
 ``reports/``          a page for each study, to look at
 ====================  ======================================================================

@@ -100,11 +100,13 @@ def tune(
     # With equal budgets and like sizes every rule is the same.
     unlike = len(set(budgets)) > 1 or max(sizes.values()) > 1.5 * min(sizes.values())
     weighed = private and unlike and only is None
-    cells = _cells(seeds) if name == "pac-dp" else 2 * _FINE * seeds
+    finer = private and name != "pac-dp" and only is None
+    cells = _cells(seeds) if name == "pac-dp" else 2 * _FINE * seeds * finer
     after = (2 * len(_rules(experiment)) * seeds if weighed else 0) + cells + seeds
-    trainings.expect(sweeps * sum(map(len, searched.values())) * seeds + after)
-
     begun = {**middle(searched), "weights": experiment.server.weights, **(start or {})}
+    if only is not None:
+        searched = {name: values for name, values in searched.items() if name in only}
+    trainings.expect(sweeps * sum(map(len, searched.values())) * seeds + after)
 
     def score(point: Mapping[str, Any], seeds: Sequence[int]) -> list[float]:
         moved = {key: value for key, value in point.items() if value != begun[key]}
@@ -112,15 +114,13 @@ def tune(
         candidate = changed(experiment, name, point)
         return stage.scores(candidate, candidate.made_method(name), seeds)
 
-    if only is not None:
-        searched = {name: values for name, values in searched.items() if name in only}
     found = search(searched, begun, score, seeds=range(seeds), sweeps=sweeps)
     trainings.expect(after)
     if weighed:
         found = _weighed(experiment, name, stage, found, range(seeds), trainings)
-    if private and name != "pac-dp" and only is None:
-        finer = _finer(found.point)
-        found = found.then(search(finer, found.point, score, seeds=range(seeds), sweeps=1))
+    if finer:
+        around = _finer(found.point)
+        found = found.then(search(around, found.point, score, seeds=range(seeds), sweeps=1))
     made = changes(name, found.point)
     if name == "pac-dp":
         planned = changed(experiment, name, found.point)
