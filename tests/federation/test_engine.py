@@ -27,6 +27,7 @@ from pacdp.federation.engine import choose_engine
 from pacdp.methods import METHODS, method
 from pacdp.methods.fixed import Fixed
 
+pytestmark = pytest.mark.usefixtures("two_threads")
 HEART = load("heart")
 HOSPITALS = partition(HEART, "natural")
 CURVE = {"curve": Curve(family="power", coefficients=(0.5, 0.25))}

@@ -11,6 +11,7 @@ from pacdp.methods import method
 from pacdp.offline.setting import scored
 from pacdp.offline.together import plans_fit_together, score_plans
 
+pytestmark = pytest.mark.usefixtures("two_threads")
 DATA = load("synthetic", records=1000, features=8, clients=4)
 SEEDS = (0, 5)
 BUDGETS = (0.05, 0.1, 1.0, 2.0)

@@ -53,6 +53,9 @@ def test_cifar10_as_a_pool():
     real("cifar10")
     found = POOLS["cifar10"]()
     apart(found)
+    rehearsal, judge = found.rehearsal, found.judge.data
+    assert len(rehearsal.classes) == len(judge.classes) == 5
+    assert set(rehearsal.classes) | set(judge.classes) == set(found.training.classes)
     assert found.training.train.features.shape[1:] == (3, 32, 32)
     left = known(found.training.train, found.judge.data.train, found.judge.data.test)
     assert len(left) <= 60_000 - 3

@@ -9,25 +9,34 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 
+class Padded:
+    """The records of several clients side by side, padded to the longest.
+
+    >>> Padded([(torch.ones(3, 2), torch.ones(3)), (torch.ones(2, 2), torch.ones(2))]).inputs.shape
+    torch.Size([2, 3, 2])
+    """
+
+    def __init__(self, records: Sequence[tuple[Tensor, Tensor]]) -> None:
+        self.sizes = np.array([len(inputs) for inputs, _ in records])
+        self.inputs = pad_sequence([inputs for inputs, _ in records], batch_first=True)
+        self.targets = pad_sequence([targets for _, targets in records], batch_first=True)
+
+
 class PaddedBatches:
     """The records of each step of several clients, padded to the longest.
 
     ``orders`` give the records of each client's steps, or None where they are all.
 
-    >>> held = [(torch.ones(3, 2), torch.ones(3)), (torch.ones(2, 2), torch.ones(2))]
+    >>> held = Padded([(torch.ones(3, 2), torch.ones(3)), (torch.ones(2, 2), torch.ones(2))])
     >>> inputs, _, present = PaddedBatches(held, [iter([None]), iter([None])]).next(2)
     >>> inputs.shape, present.tolist()
     (torch.Size([2, 3, 2]), [[True, True, True], [True, True, False]])
     """
 
     def __init__(
-        self,
-        records: Sequence[tuple[Tensor, Tensor]],
-        orders: Sequence[Iterator[NDArray[np.int64] | None]],
+        self, records: Padded, orders: Sequence[Iterator[NDArray[np.int64] | None]]
     ) -> None:
-        self._sizes = np.array([len(inputs) for inputs, _ in records])
-        self._inputs = pad_sequence([inputs for inputs, _ in records], batch_first=True)
-        self._targets = pad_sequence([targets for _, targets in records], batch_first=True)
+        self._sizes, self._inputs, self._targets = records.sizes, records.inputs, records.targets
         self._index, self._lengths = self._laid_out([list(order) for order in orders])
         self._step = 0
 

@@ -14,7 +14,7 @@ import torch
 from pacdp.clipping import StackedGradient, release_stacked
 from pacdp.clipping.chain import LinearStep
 from pacdp.errors import BudgetExceededError, located
-from pacdp.federation.batches import PaddedBatches
+from pacdp.federation.batches import Padded, PaddedBatches
 from pacdp.federation.client import Client
 from pacdp.federation.messages import Broadcast, Reply
 from pacdp.federation.plan import ClientPlan, Plan
@@ -118,7 +118,7 @@ class Stack:
         parameters = self._gradient.parameters(models=len(group))
         move = Stepper.of_client(plan.training.optimiser, parameters)
         batches = PaddedBatches(
-            [paid.client.records.tensors(self._bench.device) for paid in group],
+            Padded([paid.client.records.tensors(self._bench.device) for paid in group]),
             [local_batches(plan, paid.client.number, number) for paid in group],
         )
         ended: list[Tensors] = []

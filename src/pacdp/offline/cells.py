@@ -91,7 +91,8 @@ class LinearCells:
     ) -> Tensors:
         flat = inputs.flatten(2)
         back = self._back(self._answers(weights, flat), targets)
-        lengths = flat.square().sum(2) + (self._bias is not None)
+        # The norm reads the records once; squares of all of them would be written, too.
+        lengths = torch.linalg.vector_norm(flat, dim=2).square() + (self._bias is not None)
         squares = back.square().sum(2).mul_(lengths.unsqueeze(2))
         if not math.isfinite(squares.sum().item()):
             bad = ~torch.isfinite(squares)
@@ -101,7 +102,8 @@ class LinearCells:
             factors *= present.unsqueeze(2)
         back.mul_(factors.unsqueeze(2))
         shape = weights[self._weight].shape[2:]
-        found = {self._weight: torch.bmm(flat.mT, back.flatten(2)).unflatten(2, shape)}
+        # Records on the right: their columns lie far apart in memory.
+        found = {self._weight: torch.bmm(back.flatten(2).mT, flat).mT.unflatten(2, shape)}
         if self._bias is not None:
             found[self._bias] = back.sum(1)
         return found

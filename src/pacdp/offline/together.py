@@ -17,7 +17,7 @@ from pacdp.clipping import SimulatedNoise
 from pacdp.data import Dataset, Partition
 from pacdp.errors import BudgetExceededError
 from pacdp.federation import ClientPlan, Plan, Workbench
-from pacdp.federation.batches import PaddedBatches
+from pacdp.federation.batches import Padded, PaddedBatches
 from pacdp.federation.metrics import quick
 from pacdp.federation.server import AveragedModel
 from pacdp.federation.stack import cannot_stack, worth_stacking
@@ -31,6 +31,8 @@ from pacdp.privacy import MemoryBook
 
 # So many numbers are in one program at most.
 LARGEST = 2**22
+# So many numbers of records are kept from one round to the next: a gibibyte.
+ROOM = 2**28
 
 
 def can_train_together(setting: Setting) -> bool:
@@ -120,6 +122,8 @@ class _Program:
         self._budget_of = list(budget_of)
         self._bounds = bounds
         self._records = [[own.tensors() for own in split.of(data)] for data, split in records]
+        self._kept: dict[tuple[tuple[int, int], ...], Padded] = {}
+        self._room = ROOM
         benches = [Workbench(own[0]) for own in plans]
         self._first = [bench.state() if initial is None else dict(initial) for bench in benches]
         self.cells = cells_for(benches[0], len(self._budget_of))
@@ -195,7 +199,7 @@ class _Program:
         sigmas = self._noises(jobs) * bounds / divisors
         shares = (1 / divisors).expand_as(sigmas).contiguous()
         batches = PaddedBatches(
-            [self._records[job.seed][job.client] for job in jobs],
+            self._padded(jobs),
             [local_batches(job.plan, job.client, number) for job in jobs],
         )
         ended: list[Tensors] = []
@@ -227,6 +231,17 @@ class _Program:
             for job in range(active - 1, done - 1, -1):
                 ended.append({name: local[name][job] - start[name][job] for name in local})
         return ended[::-1]
+
+    def _padded(self, jobs: Sequence[_Job]) -> Padded:
+        """The records of jobs; kept, if all fit, because most plans ask the same ones again."""
+        key = tuple((job.seed, job.client) for job in jobs)
+        if key in self._kept:
+            return self._kept[key]
+        made = Padded([self._records[job.seed][job.client] for job in jobs])
+        self._room -= made.inputs.numel()
+        if self._room > 0:
+            self._kept[key] = made
+        return made
 
     def _noises(self, jobs: Sequence[_Job]) -> Tensor:
         """σ/C of each job and cell."""

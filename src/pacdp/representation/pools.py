@@ -44,9 +44,39 @@ def pool(name: str) -> Pool:
 
 def _cifar100() -> Pool:
     """Ninety classes to train on, and ten that no network has seen to judge plans by."""
-    source = load("cifar100")
+    training, judged = _by_classes(load("cifar100"), judges=10)
+    return Pool(
+        name="cifar100",
+        training=training,
+        rehearsal=training,
+        judge=Proxy(data=judged, stands_for="cifar10", made_by="ten classes left out of training"),
+    )
+
+
+def _cifar10() -> Pool:
+    """The training images to train on; plans are judged by five classes, on the other five alone.
+
+    A network that knows the classes of its judge makes any task look easy.
+    """
+    source = load("cifar10")
+    rehearsal, judged = _by_classes(source, judges=5)
+    return Pool(
+        name="cifar10",
+        training=replace(
+            source,
+            name="cifar10, training images",
+            train=without_shared(source.train),
+            test=source.test.take(np.arange(0)),
+        ),
+        rehearsal=rehearsal,
+        judge=Proxy(data=judged, stands_for="cifar100", made_by="five classes left out of training"),
+    )
+
+
+def _by_classes(source: Dataset, *, judges: int) -> tuple[Dataset, Dataset]:
+    """All images of some classes to train on, and so many other classes to judge by."""
     drawn = np.random.default_rng(0).permutation(len(source.classes))
-    unseen, seen = np.sort(drawn[:10]), np.sort(drawn[10:])
+    unseen, seen = np.sort(drawn[:judges]), np.sort(drawn[judges:])
 
     def part(records: Records, classes: np.ndarray) -> Records:
         kept = without_shared(records.take(np.isin(records.labels, classes)))
@@ -57,7 +87,7 @@ def _cifar100() -> Pool:
 
     training = replace(
         source,
-        name="cifar100, ninety classes",
+        name=f"{source.name}, {len(seen)} classes",
         train=joined(part(source.train, seen), part(source.test, seen)),
         test=part(source.test, seen).take(np.arange(0)),
         classes=named(seen),
@@ -70,36 +100,12 @@ def _cifar100() -> Pool:
 
     judged = replace(
         source,
-        name="cifar100, ten other classes",
+        name=f"{source.name}, {judges} other classes",
         train=unknown(part(source.train, unseen)),
         test=unknown(part(source.test, unseen)),
         classes=named(unseen),
     )
-    return Pool(
-        name="cifar100",
-        training=training,
-        rehearsal=training,
-        judge=Proxy(data=judged, stands_for="cifar10", made_by="ten classes left out of training"),
-    )
-
-
-def _cifar10() -> Pool:
-    """The training images to train on, the test images to judge plans by."""
-    source = load("cifar10")
-    train, test = without_shared(source.train), without_shared(source.test)
-    training = replace(
-        source, name="cifar10, training images", train=train, test=test.take(np.arange(0))
-    )
-    fifth = np.arange(len(test)) % 5 == 0
-    judged = replace(
-        source, name="cifar10, test images", train=test.take(~fifth), test=test.take(fifth)
-    )
-    return Pool(
-        name="cifar10",
-        training=training,
-        rehearsal=training,
-        judge=Proxy(data=judged, stands_for="cifar100", made_by="images left out of training"),
-    )
+    return training, judged
 
 
 def _handwriting() -> Pool:

@@ -2,7 +2,8 @@
 
 *Alone*: the part is put into a plan that has none of them. *Last*: it is taken out of the plan that
 has all. Each time the distance, and with it the learning rate, is searched again on public data, so
-that no part is blamed for a step size; and the last once more at the distance of the plan.
+that no part is blamed for a step size; and the last once more at the distance of the plan. F is
+everywhere the one that was fitted under the plan that has all.
 """
 
 from collections.abc import Mapping
@@ -73,7 +74,6 @@ class _Entry:
 
     def row(self, point: Point, *, again: bool = True) -> Row:
         """The runs at a point; ``again`` searches its distance anew."""
-        fitted = point.get("F", True)
         start = {name: value for name, value in point.items() if name != "F"}
         tuned = self.plan
         if again or start != self.plan.chosen:
@@ -85,10 +85,14 @@ class _Entry:
                 start=start,
                 only=("distance",) if again else (),
             )
-        if not fitted:
-            tuned = tuned.model_copy(update={"changes": changes("pac-dp", tuned.chosen)})
+        made = changes("pac-dp", tuned.chosen)
+        if point["F"]:
+            made["methods"]["pac-dp"]["curve"] = self.plan.changes["methods"]["pac-dp"]["curve"]
+        tuned = tuned.model_copy(update={"changes": made})
         runs = [
-            self._shelf.outcome(Job(experiment, experiment.made_method("pac-dp"), seed))
+            self._shelf.outcome(
+                Job(experiment, experiment.made_method("pac-dp", {"any_plan": True}), seed)
+            )
             for experiment, seed in runs_of(
                 self._entry, tuned, self._shelf.profile, first=FIRST, skew=None
             )

@@ -24,7 +24,7 @@ from pacdp.tuning.point import told
 from pacdp.words import NOTHING, least_middle_most, terms
 
 # Seeds of the runs, far from those of the search, and of the fresh ones.
-FIRST, _FRESH = 100, 1000
+FIRST, _FRESH = 100, 2000
 ARMS = ("pac-dp", "fixed", "fedavg")
 
 

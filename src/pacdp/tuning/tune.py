@@ -71,8 +71,9 @@ def tune(
 
     Every method gets the same settings to be searched, the same seeds and the same sweeps. PAC-DP
     then has F fitted under the plan that was found, and a rival its bound and distance searched
-    more finely. The search starts in the middle of everything, or at ``start``; ``only`` names the
-    settings that it may move. ``making`` is told how far a representation is.
+    more finely. The search starts in the middle of everything, or at ``start``. ``only`` names the
+    settings that it may move; then nothing else is chosen either, and PAC-DP keeps one bound for
+    all. ``making`` is told how far a representation is.
 
     >>> from pacdp.experiments import read_experiment
     >>> found = tune(read_experiment("heart"), method="fedavg", seeds=1, sweeps=1)
@@ -100,8 +101,9 @@ def tune(
     # With equal budgets and like sizes every rule is the same.
     unlike = len(set(budgets)) > 1 or max(sizes.values()) > 1.5 * min(sizes.values())
     weighed = private and unlike and only is None
+    fits = name == "pac-dp" and only is None
     finer = private and name != "pac-dp" and only is None
-    cells = _cells(seeds) if name == "pac-dp" else 2 * _FINE * seeds * finer
+    cells = _cells(seeds) * fits + 2 * _FINE * seeds * finer
     after = (2 * len(_rules(experiment)) * seeds if weighed else 0) + cells + seeds
     begun = {**middle(searched), "weights": experiment.server.weights, **(start or {})}
     if only is not None:
@@ -122,7 +124,7 @@ def tune(
         around = _finer(found.point)
         found = found.then(search(around, found.point, score, seeds=range(seeds), sweeps=1))
     made = changes(name, found.point)
-    if name == "pac-dp":
+    if fits:
         planned = changed(experiment, name, found.point)
         curve = fit_curve(
             _setting(stage, planned),
