@@ -54,9 +54,24 @@ def test_photographs_mean_the_same_in_a_mirror_and_letters_do_not():
         torch.manual_seed(0)
         network = Network(channels, 10, width=4).eval()
         images = torch.rand(2, channels, 32, 32)
-        with torch.no_grad():
-            one, other = network.features(images), network.features(images.flip(3))
-        assert torch.allclose(one, other, atol=1e-5) == mirrored
+        for early in (False, True):
+            with torch.no_grad():
+                one, other = (network.features(x, early=early) for x in (images, images.flip(3)))
+            assert torch.allclose(one, other, atol=1e-5) == mirrored
+
+
+def test_early_features_do_not_know_the_last_layer():
+    network = Network(3, 10, width=4).eval()
+    images = torch.rand(2, 3, 32, 32)
+    with torch.no_grad():
+        before = [network.features(images, early=early) for early in (False, True)]
+        for value in network.blocks[-1].parameters():
+            value.add_(0.5)
+        late, early = (network.features(images, early=early) for early in (False, True))
+    assert torch.equal(early, before[1])
+    assert not torch.equal(late, before[0])
+    # Eight parts of the first block's 8 maps, two of the middle one's 16.
+    assert early.shape == (2, 8 * 8 + 2 * 16)
 
 
 def test_fewer_records_than_a_batch_are_refused(drawn):

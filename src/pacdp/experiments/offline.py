@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 from pacdp.data import Dataset, Partition, refuse_overlap
 from pacdp.data.proxy import Proxy
@@ -69,8 +70,7 @@ def rehearsal(
                 "hot_start: takes the proxy for the first model; fit a curve without it, or give "
                 "one"
             )
-        proxy = find_proxy(experiment.data.name, dataset, experiment.offline.proxy)
-        refuse_overlap(proxy.data, dataset)
+        proxy = _proxy(experiment.data.name, dataset, experiment.offline.proxy)
         if settings is None:
             return proxy, None
         ready = fitted(settings, dataset.shape, observe=observe)
@@ -95,6 +95,14 @@ def rehearsal(
     )
     first = shown.represent(public.rehearsal, observe=observe)
     return proxy, hot_start(bench, first, experiment.hot_start, seed=seed)
+
+
+@lru_cache(maxsize=2)
+def _proxy(name: str, dataset: Dataset, wanted: str | None) -> Proxy:
+    """The proxy, none of whose records is private: a search asks for it at every candidate."""
+    proxy = find_proxy(name, dataset, wanted)
+    refuse_overlap(proxy.data, dataset)
+    return proxy
 
 
 def _like(sizes: Mapping[str, int], share: float) -> dict[str, int]:

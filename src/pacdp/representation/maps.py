@@ -4,6 +4,7 @@ A map takes images with values in [0, 1] and gives a row of numbers for each.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 import numpy as np
 import torch
@@ -27,7 +28,7 @@ SETTINGS: dict[str, dict[str, int]] = {
     "scattering": {"scales": 2, "directions": 8, "upright": 0},
     "patches": {"filters": 256, "size": 6, "upright": 0},
     "combined": {"cell": 4, "directions": 8, "filters": 256, "size": 6, "upright": 0},
-    "network": {"width": 24, "epochs": 12, "upright": 0},
+    "network": {"width": 24, "epochs": 12, "early": 0, "upright": 0},
 }
 # Records that are computed together.
 AT_ONCE = 250
@@ -73,7 +74,7 @@ def all_settings(name: str, given: Mapping[str, float]) -> dict[str, int]:
                 f"representation {name}: has no setting {setting}; {meant(setting, known)}there "
                 f"are {', '.join(known) or 'none'}"
             )
-        switch = setting == "upright"
+        switch = setting in ("early", "upright")
         if not float(value).is_integer() or value < (0 if switch else 1) or (switch and value > 1):
             allowed = "0 or 1" if switch else "a whole number, at least 1"
             raise InputError(f"representation.settings.{setting} = {value:g}: must be {allowed}")
@@ -158,7 +159,7 @@ def map_of(name: str, settings: Mapping[str, int], module: nn.Module | None) -> 
         ),
     }
     if isinstance(module, Network):
-        chosen: Map = module.features
+        chosen: Map = partial(module.features, early=bool(settings["early"]))
     else:
         chosen = formulas[name] if module is None else module
     return (lambda images: chosen(upright(images))) if settings.get("upright") else chosen

@@ -79,21 +79,27 @@ class Network(nn.Module):
         """Class scores."""
         return torch.as_tensor(self.head(self.maps(images)[-1].mean((2, 3))))
 
-    def features(self, images: Tensor) -> Tensor:
+    def features(self, images: Tensor, *, early: bool = False) -> Tensor:
         """Square roots of averages: of parts of the middle block, of the whole in the last.
 
-        Photographs mean the same in a mirror: both are averaged, and left and right are one part.
-        Letters do not, and have four.
+        ``early`` takes the first block, in smaller parts, for the last, which knows most of the
+        classes that it was trained on and least of others. Photographs mean the same in a mirror:
+        both are averaged, and left and right are one part. Letters do not.
         """
-        pooled = self._pooled(images)
+        pooled = self._pooled(images, early)
         if self.flips:
-            pooled = (pooled + self._pooled(images.flip(3))) / 2
+            pooled = (pooled + self._pooled(images.flip(3), early)) / 2
         return pooled.sqrt()
 
-    def _pooled(self, images: Tensor) -> Tensor:
-        *_, middle, last = self.maps(images)
-        parts = functional.adaptive_avg_pool2d(middle, (2, 1 if self.flips else 2))
-        return torch.cat([parts.flatten(1), last.mean((2, 3))], dim=1)
+    def _pooled(self, images: Tensor, early: bool) -> Tensor:
+        first, middle, last = self.maps(images)
+        other = self._parts(first, 4) if early else last.mean((2, 3))
+        return torch.cat([self._parts(middle, 2), other], dim=1)
+
+    def _parts(self, maps: Tensor, down: int) -> Tensor:
+        """Averages over so many parts from top to bottom."""
+        across = down // 2 if self.flips else down
+        return functional.adaptive_avg_pool2d(maps, (down, across)).flatten(1)
 
 
 def trained_network(

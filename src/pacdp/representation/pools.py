@@ -69,7 +69,9 @@ def _cifar10() -> Pool:
             test=source.test.take(np.arange(0)),
         ),
         rehearsal=rehearsal,
-        judge=Proxy(data=judged, stands_for="cifar100", made_by="five classes left out of training"),
+        judge=Proxy(
+            data=judged, stands_for="cifar100", made_by="five classes left out of training"
+        ),
     )
 
 

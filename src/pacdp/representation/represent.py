@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -111,9 +112,14 @@ def refuse_private(settings: Representation, dataset: Dataset) -> None:
     >>> from pacdp.data import load
     >>> refuse_private(Representation(name="gradients"), load("digits"))
     """
-    if settings.public is None:
-        return
-    public = pool(settings.public)
+    if settings.public is not None:
+        _refuse_private(settings.public, dataset)
+
+
+@lru_cache(maxsize=2)
+def _refuse_private(name: str, dataset: Dataset) -> None:
+    """The same, once for each: a refusal is not kept, what is apart stays apart."""
+    public = pool(name)
     parts = (public.training, public.rehearsal, public.judge.data)
     # One part may serve twice, and is looked at once.
     for part in {id(part): part for part in parts}.values():
