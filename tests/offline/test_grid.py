@@ -200,7 +200,7 @@ def plan_with(curve, **changes):
         ({"privacy": Privacy(delta=1e-6)}, "delta is 1e-06, but was 1e-05"),
         ({"training": PLAIN.model_copy(update={"rounds": 9})}, "training.rounds is 9, but was 4"),
         ({"model": Model(name="mlp")}, "model.name is mlp, but was logistic"),
-        ({"server": Aggregation(weights="tempered")}, "server.weights is tempered, but was size"),
+        ({"server": Aggregation(weights="size")}, "server.weights is size, but was tempered"),
     ],
 )
 def test_a_curve_of_another_plan_is_refused_and_says_what_differs(curve, changes, message):

@@ -256,3 +256,26 @@ def test_a_representation_says_how_far_it_is(small_pool):
     tune(strokes(), seeds=1, sweeps=1, making=lambda *words: told.append(words))
     assert {words for words, _, _ in told} == {"directions of gradients", "gradients of strokes"}
     assert any(done == total for _, done, total in told)
+
+
+def test_few_records_are_dealt_out_unevenly_in_shards():
+    """Twenty clients of three records each: Dirichlet(0.1) would leave some without any."""
+    many = Experiment.model_validate(
+        {
+            "name": "many",
+            "data": {
+                "name": "synthetic",
+                "options": {"records": 90},
+                "partition": "iid",
+                "clients": 20,
+            },
+            "training": {"rounds": 2, "local_steps": 1},
+        }
+    )
+    stage = Stage(read_data(many.data, seed=0))
+    setting = stage.setting(many, skew=0.1, seeds=range(2))
+    assert setting.partition == "shards"
+    assert all(len(own) for own in setting.records(0)[1].indices)
+    fewer = many.model_copy(update={"data": many.data.model_copy(update={"clients": 2})})
+    stage = Stage(read_data(fewer.data, seed=0))
+    assert stage.setting(fewer, skew=0.1, seeds=range(2)).partition == "dirichlet"

@@ -52,7 +52,7 @@ adjacency = "zero-out"      # or "replace-one"
 # spending = {{ policy = "late", growth = 4.0 }}   # even, late or replan
 
 [server]
-weights = "size"            # size, epsilon, inverse-noise, tempered, inverse-variance
+weights = "tempered"        # size, epsilon, inverse-noise, tempered, inverse-variance
 optimiser = "average"       # average, momentum, adam
 average_last = 0.0          # the share of last rounds whose models are averaged
 

@@ -74,7 +74,7 @@ class Aggregation(Settings):
     """How the server combines what it gets. All of it is post-processing."""
 
     weights: Literal["size", "epsilon", "inverse-noise", "tempered", "inverse-variance"] = Field(
-        "size", description="What a client's update counts."
+        "tempered", description="What a client's update counts."
     )
     optimiser: Literal["average", "momentum", "adam"] = Field(
         "average", description="What is done with the weighted mean of the updates."

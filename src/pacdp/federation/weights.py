@@ -2,8 +2,9 @@
 
 All of it is public: sizes, budgets and noise. With equal budgets the rules by noise are those by
 size, so that nobody loses where there is nothing to gain. Inverse variance gains most where clients
-are alike and loses under label skew, because it all but leaves out those who ask for much privacy;
-``inverse-noise`` and ``tempered`` lean less.
+are alike and loses under label skew, because it all but leaves out those who ask for much privacy,
+and so, less, does ``inverse-noise``. ``tempered``, the default, listens to nobody more than twice
+as much as to the median client of the same size.
 """
 
 from collections.abc import Sequence

@@ -80,7 +80,8 @@ class _Entry:
             tuned = self._shelf.plan(
                 self._base,
                 "pac-dp",
-                seeds=self._entry.search,
+                # Distances lie a factor of two apart: few seeds tell them.
+                seeds=max(1, self._entry.search // 2),
                 sweeps=1,
                 start=start,
                 only=("distance",) if again else (),

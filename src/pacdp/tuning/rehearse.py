@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pacdp.data import Dataset, Partition
+from pacdp.errors import InputError
 from pacdp.experiments import Experiment
 from pacdp.experiments.offline import setting_for
 from pacdp.federation import Plan, make_plan, simulate
@@ -32,10 +33,13 @@ class Stage:
         self._read, self._making = read, making
         self._settings: dict[tuple[str, ...], Setting] = {}
 
-    def setting(self, experiment: Experiment, *, skew: float | None = None) -> Setting:
+    def setting(
+        self, experiment: Experiment, *, skew: float | None = None, seeds: Sequence[int] = ()
+    ) -> Setting:
         """What a candidate is tried under; with ``skew`` labels are dealt out by Dirichlet(skew).
 
-        All that does not change the records is the same setting.
+        Where that leaves a client without records under any of the seeds, each has two shards of
+        one class. All that does not change the records is the same setting.
         """
         parts: list[Settings | None] = [experiment.representation]
         if experiment.hot_start is not None:
@@ -44,9 +48,7 @@ class Stage:
         key = (str(skew), *("" if one is None else one.model_dump_json() for one in parts))
         if key not in self._settings:
             made = setting_for(experiment, read=self._read, observe=self._making)
-            if skew is not None:
-                made = replace(made, partition="dirichlet", settings={"alpha": skew})
-            self._settings[key] = made
+            self._settings[key] = made if skew is None else _uneven(made, skew, seeds)
         return self._settings[key]
 
     def scores(
@@ -58,7 +60,7 @@ class Stage:
         skew: float | None = None,
     ) -> list[float]:
         """How good a candidate is, seed by seed, on public records that it was not trained on."""
-        setting = self.setting(experiment, skew=skew)
+        setting = self.setting(experiment, skew=skew, seeds=seeds)
         records = [setting.records(seed) for seed in seeds]
         plans = [
             self._plan(experiment, method, *own, seed)
@@ -89,3 +91,13 @@ class Stage:
             data=data.name,
             seed=seed,
         )
+
+
+def _uneven(setting: Setting, skew: float, seeds: Sequence[int]) -> Setting:
+    drawn = replace(setting, partition="dirichlet", settings={"alpha": skew})
+    try:
+        for seed in seeds:
+            drawn.records(seed)
+    except InputError:
+        return replace(setting, partition="shards", settings={"per_client": 2})
+    return drawn
