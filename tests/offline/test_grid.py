@@ -84,6 +84,17 @@ def test_all_cells_together_are_all_cells_one_by_one(changes):
     assert np.abs(np.subtract(together, alone)).max() <= 1.5 / len(PROXY.data.test)
 
 
+def test_with_a_tenth_of_the_classes_steps_are_a_tenth_as_long():
+    made = setting(share=0.1)
+    assert made.plan(1.0, 1.0, 0).training.optimiser.lr == pytest.approx(0.05)
+    assert made.plan(1.0, 1.0, 0).training.rounds == PLAIN.rounds
+    # A curve is still one for the task's own plan.
+    assert made.terms == setting().terms
+    assert made.digest != setting().digest
+    adam = Training(rounds=2, local_steps=1, optimiser=Optimiser(name="adam", lr=0.5))
+    assert setting(share=0.1).rehearsed(adam) == adam
+
+
 def test_the_proxy_has_clients_of_the_runs_own_sizes():
     made = setting(sizes={"a": 900, "b": 50})
     data, split = made.records(0)

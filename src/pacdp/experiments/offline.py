@@ -35,13 +35,12 @@ def setting_for(
     """
     dataset, split = read or read_data(experiment.data, seed=seed)
     proxy, initial = rehearsal(experiment, dataset, seed=seed, observe=observe)
-    units = dataset.unit != "record"
+    sizes = split.named_sizes if dataset.unit == "record" else split.named_units(dataset)
+    share = len(proxy.data.classes) / len(dataset.classes) if dataset.classes else 1.0
     return Setting(
         proxy=proxy,
-        sizes=_like(
-            split.named_units(dataset) if units else split.named_sizes,
-            len(proxy.data.classes) / len(dataset.classes) if dataset.classes else 1.0,
-        ),
+        sizes=_like(sizes, share),
+        share=share,
         unit=dataset.unit,
         training=experiment.training,
         model=experiment.model,

@@ -47,6 +47,19 @@ class Setting:
     """A first model from other public records; by default it is random."""
     partition: str = "natural"
     settings: Mapping[str, Any] = field(default_factory=dict)
+    share: float = 1.0
+    """Classes of the proxy for one of the task."""
+
+    def rehearsed(self, training: Training) -> Training:
+        """The training as it is on the proxy, where it moves each class as far as in the task.
+
+        A class has as many records there, which are a larger part of all. Adam takes no notice.
+        """
+        optimiser = training.optimiser
+        if self.share == 1 or optimiser.name == "adam":
+            return training
+        shorter = optimiser.model_copy(update={"lr": optimiser.lr * self.share})
+        return training.model_copy(update={"optimiser": shorter})
 
     def plan(self, epsilon: float, bound: float, seed: int) -> Plan:
         """The same plan with one budget and one bound for all."""
@@ -58,7 +71,7 @@ class Setting:
             shape=data.shape,
             classes=len(data.classes),
             method=method("pac-dp", {"curve": constant, "schedule": self.schedule}),
-            training=self.training,
+            training=self.rehearsed(self.training),
             privacy=self.privacy.model_copy(update={"epsilon": epsilon}),
             server=self.server,
             model=self.model,
@@ -88,6 +101,7 @@ class Setting:
         some = self.plan(1.0, 1.0, 0)
         return {
             **some.terms,
+            "training": self.training.model_dump(mode="json"),
             "schedule": self.schedule.model_dump(mode="json"),
             "sizes": sorted(self.sizes.values()),
             "partition": {"kind": self.partition, **self.settings},
@@ -101,6 +115,8 @@ class Setting:
             # As before there were any: what was computed then is still of use.
             del terms["representation"]
         content: dict[str, Any] = {"terms": terms, "proxy": self.proxy.data.train.digest}
+        if self.share != 1:
+            content["share"] = self.share
         if self.initial is not None:
             content["initial"] = [value.tolist() for value in self.initial.values()]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -63,7 +63,7 @@ class Stage:
         setting = self.setting(experiment, skew=skew, seeds=seeds)
         records = [setting.records(seed) for seed in seeds]
         plans = [
-            self._plan(experiment, method, *own, seed)
+            self._plan(setting, experiment, method, *own, seed)
             for own, seed in zip(records, seeds, strict=True)
         ]
         initial = None if setting.initial is None else dict(setting.initial)
@@ -76,14 +76,19 @@ class Stage:
 
     @staticmethod
     def _plan(
-        experiment: Experiment, method: Method, data: Dataset, split: Partition, seed: int
+        setting: Setting,
+        experiment: Experiment,
+        method: Method,
+        data: Dataset,
+        split: Partition,
+        seed: int,
     ) -> Plan:
         return make_plan(
             sizes=split.named_sizes,
             shape=data.shape,
             classes=len(data.classes),
             method=method,
-            training=experiment.training,
+            training=setting.rehearsed(experiment.training),
             privacy=experiment.privacy,
             server=experiment.server,
             model=experiment.model,
