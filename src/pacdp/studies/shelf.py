@@ -27,6 +27,8 @@ from pacdp.experiments.execute import execute
 from pacdp.experiments.experiment import Data
 from pacdp.experiments.offline import setting_for
 from pacdp.experiments.prepare import dealt, read_records
+from pacdp.federation import Privacy
+from pacdp.methods import METHODS
 from pacdp.offline import Setting, fit_curve
 from pacdp.studies.cells import Job
 from pacdp.studies.reading import per_release
@@ -97,6 +99,10 @@ class Shelf:
     ) -> Tuned:
         """What the search on public data chooses for an experiment and a method."""
         plain = experiment.model_copy(update={"profiles": {}})
+        if not METHODS[method].private:
+            # Nothing it does depends on budgets, and without noise all weights are sizes.
+            server = plain.server.model_copy(update={"weights": "size"})
+            plain = plain.model_copy(update={"privacy": Privacy(), "server": server})
         content: list[Any] = [plain.model_dump(mode="json"), method, seeds, sweeps]
         content += [] if only is None else [dict(start or {}), list(only)]
         key = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]

@@ -83,12 +83,12 @@ class Stage:
         split: Partition,
         seed: int,
     ) -> Plan:
-        return make_plan(
+        made = make_plan(
             sizes=split.named_sizes,
             shape=data.shape,
             classes=len(data.classes),
             method=method,
-            training=setting.rehearsed(experiment.training),
+            training=experiment.training,
             privacy=experiment.privacy,
             server=experiment.server,
             model=experiment.model,
@@ -96,6 +96,8 @@ class Stage:
             data=data.name,
             seed=seed,
         )
+        # Only then: a curve knows the plan of the task.
+        return made.model_copy(update={"training": setting.rehearsed(made.training)})
 
 
 def _uneven(setting: Setting, skew: float, seeds: Sequence[int]) -> Setting:
