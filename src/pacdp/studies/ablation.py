@@ -7,7 +7,7 @@ everywhere the one that was fitted under the plan that has all.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pacdp.studies import table
@@ -34,7 +34,7 @@ class Piece:
 
 
 PIECES = {
-    "few dimensions": Piece("dimension", 512),
+    "few dimensions": Piece("dimension", "all"),
     "directions scaled": Piece("whitening", 0.0),
     "full batches": Piece("batch", 64),
     "few rounds": Piece("rounds", 40),
@@ -71,6 +71,12 @@ class _Entry:
         self._shelf = shelf
         self._base = experiment_of(entry.experiment, entry.changes, profile=shelf.profile)
         self.plan = shelf.plan(self._base, "pac-dp", seeds=entry.search, sweeps=entry.sweeps)
+
+    @property
+    def most(self) -> int:
+        """As many directions as there are."""
+        tried = next(step["tried"] for step in self.plan.why if step["setting"] == "dimension")
+        return max(one["value"] for one in tried)
 
     def row(self, point: Point, *, again: bool = True) -> Row:
         """The runs at a point; ``again`` searches its distance anew."""
@@ -120,17 +126,21 @@ def _added(entry: Entry, shelf: Shelf, observe: Observer) -> tuple[dict[str, Add
     """What each part adds, and the rows of the plan with all of them and with none."""
     runs = _Entry(entry, shelf)
     chosen: dict[str, Any] = {**runs.plan.chosen, "F": True}
-    pieces = {name: piece for name, piece in PIECES.items() if piece.setting in chosen}
+    pieces = {
+        name: replace(piece, without=runs.most) if piece.setting == "dimension" else piece
+        for name, piece in PIECES.items()
+        if piece.setting in chosen
+    }
     bare = {**chosen, **{piece.setting: piece.without for piece in pieces.values()}}
     observe(f"{entry.setting}: all and none", 0)
     whole, none = runs.row(chosen, again=False), runs.row(bare)
     observe(f"{entry.setting}: all and none", 2)
     found: dict[str, Added] = {}
-    for name, piece in PIECES.items():
+    for name in PIECES:
         words = f"{entry.setting}: {name}"
         observe(words, 0)
         if name in pieces:
-            added = _one(runs, chosen, bare, piece, whole, none)
+            added = _one(runs, chosen, bare, pieces[name], whole, none)
             found |= {} if added is None else {name: added}
         observe(words, 2)
     return found, whole, none
