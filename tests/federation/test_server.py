@@ -78,8 +78,16 @@ def start(made):
     return Server(made, {"w": torch.zeros(2)})
 
 
+def test_by_default_nobody_counts_more_than_twice_the_median_client():
+    made = plan(epsilon=(0.1, 0.1, 5.0))
+    assert made.server.weights == "tempered"
+    shares = client_weights(made, [0, 1, 2], round=0) / [task.records for task in made.clients]
+    assert shares[0] == pytest.approx(shares[1])
+    assert 1.9 < shares[2] / shares[0] <= 2
+
+
 def test_averaging_is_over_those_who_answered():
-    server = start(plan())
+    server = start(plan(weights="size"))
     server.combine([reply(0, 1.0), reply(1, 5.0)])
     assert server.model["w"].tolist() == pytest.approx([4.0, -4.0])
     server.combine([])

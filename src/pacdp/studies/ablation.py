@@ -42,7 +42,7 @@ PIECES = {
     "F(ε), not one C": Piece("F", False, True),
     "λ(t)": Piece("schedule", "none", "cosine"),
     "weights": Piece("weights", "size"),
-    "hot start": Piece("hot start", "none"),
+    "hot start": Piece("hot start", "none", 0.01),
     "averaging": Piece("averaging", 0.0, 0.5),
 }
 
