@@ -108,19 +108,16 @@ def test_a_rule_that_loses_where_labels_are_uneven_is_not_taken(monkeypatch):
     assert chosen["weights"] != "inverse-variance"
 
 
+def clouds(*, records, clients):
+    """Like clients with equal budgets."""
+    options = {"records": records}
+    data = {"name": "synthetic", "options": options, "partition": "iid", "clients": clients}
+    training = {"rounds": 2, "local_steps": 1}
+    return Experiment.model_validate({"name": "clouds", "data": data, "training": training})
+
+
 def test_equal_budgets_and_sizes_leave_weights_alone():
-    alike = Experiment.model_validate(
-        {
-            "name": "alike",
-            "data": {
-                "name": "synthetic",
-                "options": {"records": 400},
-                "partition": "iid",
-                "clients": 4,
-            },
-            "training": {"rounds": 2, "local_steps": 1},
-        }
-    )
+    alike = clouds(records=400, clients=4)
     found = tune(alike, method="fixed", seeds=1, sweeps=1)
     assert found.chosen["weights"] == alike.server.weights
     assert not [step for step in found.why if "weights" in step["setting"]]
@@ -260,22 +257,11 @@ def test_a_representation_says_how_far_it_is(small_pool):
 
 def test_few_records_are_dealt_out_unevenly_in_shards():
     """Twenty clients of three records each: Dirichlet(0.1) would leave some without any."""
-    many = Experiment.model_validate(
-        {
-            "name": "many",
-            "data": {
-                "name": "synthetic",
-                "options": {"records": 90},
-                "partition": "iid",
-                "clients": 20,
-            },
-            "training": {"rounds": 2, "local_steps": 1},
-        }
-    )
+    many = clouds(records=90, clients=20)
     stage = Stage(read_data(many.data, seed=0))
     setting = stage.setting(many, skew=0.1, seeds=range(2))
     assert setting.partition == "shards"
     assert all(len(own) for own in setting.records(0)[1].indices)
-    fewer = many.model_copy(update={"data": many.data.model_copy(update={"clients": 2})})
+    fewer = clouds(records=90, clients=2)
     stage = Stage(read_data(fewer.data, seed=0))
     assert stage.setting(fewer, skew=0.1, seeds=range(2)).partition == "dirichlet"

@@ -106,8 +106,9 @@ def runs_of(
 
 _WORDS = """ε at {terms}, certified for every client by its ledger; beside it what the same noise \
 certifies under replace-one. Two tracks, never mixed: *public*, where public records train what \
-the model sees, with the accuracy before any private record was read; *private-only*, where \
-nothing comes from anybody's records. Plans were chosen on the proxy and then frozen. The ceiling \
+the model sees, with the accuracy before any private record was read; *private-only*, where what \
+the model sees owes nothing to public records. Plans were chosen on the proxy in both, and then \
+frozen. The ceiling \
 is the same representation without clipping or noise, searched in the same way; *fixed C* had the \
 same search with the same seeds as PAC-DP. Mean ± standard deviation over runs."""
 
