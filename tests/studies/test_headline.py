@@ -89,6 +89,6 @@ def test_tracks_stand_in_tables_of_their_own(made):
 
 
 def test_whoever_waits_is_told_how_much_there_is(made):
-    from pacdp.studies.reproduce import amount
+    from pacdp.studies.reproduce import portions
 
-    assert made[3] == amount(made[0])
+    assert made[3] == sum(one.steps for one in portions(made[0]))

@@ -151,3 +151,28 @@ def test_bad_input_is_one_line_and_leaves_nothing(folder, tmp_path):
 def test_studies_are_listed():
     text = run("reproduce", "list").stdout
     assert [line.split()[0] for line in text.splitlines()] == studies()
+
+
+def test_helpers_make_what_one_process_makes(folder, tmp_path):
+    names = ("heart", "curves", "weights")
+    run("reproduce", *names, "--profile", "smoke", "--jobs", "2", "--out", tmp_path / "out")
+    for name in names:
+        for kind in ("md", "svg"):
+            files = [one / "results" / f"{name}.{kind}" for one in (folder, tmp_path / "out")]
+            assert files[0].read_bytes() == files[1].read_bytes(), files[0]
+        first, second = (lines(one, name) for one in (folder, tmp_path / "out"))
+        for row in first + second:
+            row.pop("seconds", None)
+        assert first == second
+
+
+def test_there_is_at_least_one_helper(tmp_path):
+    found = refused("reproduce", "heart", "--jobs", "0", "--out", tmp_path / "out")
+    assert "--jobs" in found
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_a_helper_refuses_ends_in_one_line(tmp_path, monkeypatch):
+    monkeypatch.setenv("PACDP_DATA_DIR", str(tmp_path / "nothing"))
+    found = refused("reproduce", "mnist", "--jobs", "2", "--out", tmp_path / "out")
+    assert "mnist" in found

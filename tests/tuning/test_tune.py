@@ -56,7 +56,7 @@ def test_private_records_are_not_looked_at():
 
     changed = replace(dataset, train=others(dataset.train), test=others(dataset.test))
     first, second = (
-        tune(HEART, method="fixed", seeds=2, sweeps=1, read=(one, split))
+        tune(HEART, method="fixed", seeds=2, sweeps=1, stage=Stage((one, split)))
         for one in (dataset, changed)
     )
     assert first == second
@@ -265,3 +265,36 @@ def test_few_records_are_dealt_out_unevenly_in_shards():
     fewer = clouds(records=90, clients=2)
     stage = Stage(read_data(fewer.data, seed=0))
     assert stage.setting(fewer, skew=0.1, seeds=range(2)).partition == "dirichlet"
+
+
+def test_what_two_methods_share_is_trained_once_and_the_same(monkeypatch):
+    from pacdp.tuning import rehearse
+
+    trained = []
+    whole = rehearse.score_plans
+
+    def score_plans(plans, records, **more):
+        trained.append(plans[0].method)
+        return whole(plans, records, **more)
+
+    monkeypatch.setattr(rehearse, "score_plans", score_plans)
+    read = read_data(OWN.data, seed=0)
+    shared = Stage(read)
+    alone = {name: tune(OWN, method=name, seeds=2, sweeps=1) for name in ("pac-dp", "fixed")}
+    before = len(trained)
+    together = {
+        name: tune(OWN, method=name, seeds=2, sweeps=1, stage=shared)
+        for name in ("pac-dp", "fixed")
+    }
+    assert together == alone
+    saved = before - (len(trained) - before)
+    assert 0 < saved < before
+
+
+def test_another_bound_is_another_training():
+    read = read_data(HEART.data, seed=0)
+    shared = Stage(read)
+    methods = [HEART.made_method("fixed", {"clipping_bound": bound}) for bound in (0.01, 5.0)]
+    scores = [shared.scores(HEART, method, [0, 1]) for method in methods]
+    assert scores[0] != scores[1]
+    assert scores == [Stage(read).scores(HEART, method, [0, 1]) for method in methods]

@@ -22,12 +22,17 @@ def reproduce_command(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on in the --out folder: only what is missing.")
     ] = False,
+    jobs: Annotated[
+        int, typer.Option(metavar="N", help="So many runs at once, which share the cores.")
+    ] = 1,
     docs: Annotated[
         Path | None, typer.Option(help="Also bring the results page and its figures there.")
     ] = None,
 ) -> None:
     """Run the paper's experiments: tables, figures and reports, with guarantees that are true."""
-    from pacdp.studies.reproduce import amount, reproduce
+    from pacdp.checks import count
+    from pacdp.studies.part import quiet
+    from pacdp.studies.reproduce import at_once, portions, reproduce
     from pacdp.studies.results import copy_results, write_results
     from pacdp.studies.shelf import Shelf
     from pacdp.studies.study import read_study, studies
@@ -40,14 +45,20 @@ def reproduce_command(
         raise InputError(f"--docs {docs}: is no folder")
     chosen = studies() if "all" in names else list(dict.fromkeys(names))
     wanted = [read_study(name, profile=profile) for name in chosen]
+    count("--jobs", jobs)
     shelf = Shelf(out, profile=profile, resume=resume)
-    with bar("reproducing", sum(map(amount, wanted))) as (shown, task):
+    steps = sum(one.steps for study in wanted for one in portions(study))
+    with bar("reproducing", steps) as (shown, task):
 
         def observe(words: str, steps: int) -> None:
             shown.update(task, description=words, advance=steps)
 
+        if jobs > 1:
+            at_once(wanted, shelf, jobs=jobs, observe=observe)
         for study in wanted:
-            reproduce(study, shelf, observe=observe)
+            # What helpers have made has been counted.
+            counted = jobs > 1 and study.kind != "overhead"
+            reproduce(study, shelf, observe=quiet if counted else observe)
     page = write_results(shelf, studies())
     if docs is not None:
         copy_results(shelf, docs)

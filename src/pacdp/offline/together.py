@@ -76,16 +76,25 @@ def score_plans(
 ) -> list[float]:
     """The scores of plans that differ in their seeds, each on its own partition of one data set."""
 
+    bounds = [planned_bounds(plan) for plan in plans]
+
     def bounds_of(jobs: Sequence[_Job], number: int) -> Tensor:
-        method, rounds = plans[0].made_method, plans[0].rounds
-        return torch.tensor(
-            [[method.bound(job.task.epsilon, round=number, rounds=rounds)] for job in jobs]
-        )
+        return torch.stack([bounds[job.seed][job.client, number] for job in jobs])[:, None]
 
     program = _Program(
         [[plan] for plan in plans], records, budget_of=[0], bounds=bounds_of, initial=initial
     )
     return [score for (score,) in program.scores(records[0][0])]
+
+
+def planned_bounds(plan: Plan) -> Tensor:
+    """C_i^t of each client in each round, as precisely as a training sees it."""
+    bound, rounds = plan.made_method.bound, plan.rounds
+    levels = {
+        epsilon: [bound(epsilon, round=number, rounds=rounds) for number in range(rounds)]
+        for epsilon in {task.epsilon for task in plan.clients}
+    }
+    return torch.tensor([levels[task.epsilon] for task in plan.clients])
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,14 @@ everywhere the one that was fitted under the plan that has all.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from pacdp.studies import table
 from pacdp.studies.cells import Job
 from pacdp.studies.gains_figure import gains_figure
 from pacdp.studies.headline import FIRST, runs_of
-from pacdp.studies.part import Observer, Part
+from pacdp.studies.part import Observer, Part, Portion
 from pacdp.studies.shelf import Shelf
 from pacdp.studies.study import Entry, Study, experiment_of
 from pacdp.studies.summary import Gain, Row
@@ -47,9 +48,12 @@ PIECES = {
 }
 
 
-def variations() -> int:
-    """How many steps an entry takes, for who waits."""
-    return 2 + 2 * len(PIECES)
+def ablation_portions(study: Study) -> list[Portion]:
+    """Each entry is one."""
+    return [
+        Portion(f"{study.name}: {entry.setting}", 2 + 2 * len(PIECES), partial(_added, entry))
+        for entry in study.entries
+    ]
 
 
 @dataclass(frozen=True)

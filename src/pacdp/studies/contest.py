@@ -1,30 +1,37 @@
 """Methods against each other: every run of a study, its tables, its figure and its page."""
 
+from functools import partial
+
 from pacdp.curve import Curve
+from pacdp.experiments import Outcome
 from pacdp.methods.pac_dp import PacDp
 from pacdp.report import Picture, page
 from pacdp.report.arms import terms_of
 from pacdp.report.figures import by_epsilon
 from pacdp.report.palette import looks_of
 from pacdp.studies import table
-from pacdp.studies.cells import cells, job
+from pacdp.studies.cells import Cell, Job, cells, job
 from pacdp.studies.figures import contest_figure
-from pacdp.studies.part import SMOKE, Observer, Part, data_of
+from pacdp.studies.part import SMOKE, Observer, Part, Portion, data_of
 from pacdp.studies.shelf import Shelf
 from pacdp.studies.study import Study, label
 from pacdp.studies.summary import Found, gather
 from pacdp.words import counted, size
 
 
+def contest_portions(study: Study) -> list[Portion]:
+    """Each run is one."""
+    return [
+        Portion(f"{study.name}: {label(cell.arm)}", 1, partial(_run, study, cell))
+        for cell in cells(study)
+    ]
+
+
 def contest(study: Study, shelf: Shelf, observe: Observer) -> Part:
     """Run what is missing, and tell what was found."""
     runs, curve = {}, None
     for cell in cells(study):
-        words = f"{study.name}: {label(cell.arm)}"
-        observe(words, 0)
-        work = job(study, cell, profile=shelf.profile, fit=shelf.curve)
-        runs[cell] = shelf.outcome(work)
-        observe(words, 1)
+        work, runs[cell] = _run(study, cell, shelf, observe)
         if cell.reading == "certified" and isinstance(work.method, PacDp) and study.fit:
             curve = work.method.curve
     data = data_of(study.experiment, profile=shelf.profile)
@@ -32,6 +39,15 @@ def contest(study: Study, shelf: Shelf, observe: Observer) -> Part:
     return Part(
         study, _text(found), table.csv_text(found), contest_figure(found), _page(found, curve)
     )
+
+
+def _run(study: Study, cell: Cell, shelf: Shelf, observe: Observer) -> tuple[Job, Outcome]:
+    words = f"{study.name}: {label(cell.arm)}"
+    observe(words, 0)
+    work = job(study, cell, profile=shelf.profile, fit=shelf.curve)
+    outcome = shelf.outcome(work)
+    observe(words, 1)
+    return work, outcome
 
 
 def _text(found: Found) -> str:

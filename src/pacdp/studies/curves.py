@@ -1,11 +1,13 @@
 """The curve of each experiment, beside the paper's where it gives one."""
 
+from functools import partial
+
 from pacdp.curve import Curve
 from pacdp.curve.paper import PAPER
 from pacdp.experiments import read_experiment
 from pacdp.studies import table
 from pacdp.studies.figures import curves_figure
-from pacdp.studies.part import Observer, Part, named
+from pacdp.studies.part import Observer, Part, Portion, named
 from pacdp.studies.shelf import Shelf
 from pacdp.studies.study import Study
 from pacdp.words import NOTHING, terms
@@ -14,13 +16,17 @@ _WORDS = """ε at {terms}. Budgets x bounds x seeds of the grid; regret: the mos
 against the best bound of the grid at any budget, on fresh seeds."""
 
 
+def curves_portions(study: Study) -> list[Portion]:
+    """Each curve is one."""
+    return [
+        Portion(f"{study.name}: {name}", 1, partial(_fitted, study, name))
+        for name in study.experiments
+    ]
+
+
 def curves(study: Study, shelf: Shelf, observe: Observer) -> Part:
     """Fit what is missing, and tell what was found."""
-    found = {}
-    for name in study.experiments:
-        observe(f"{study.name}: {name}", 0)
-        found[name] = shelf.curve(read_experiment(name, profile=shelf.profile))
-        observe(f"{study.name}: {name}", 1)
+    found = {name: _fitted(study, name, shelf, observe) for name in study.experiments}
     data = {name: named(name, profile=shelf.profile) for name in found}
     lines = [{"experiment": data[name], **_line(name, curve)} for name, curve in found.items()]
     plan = next(iter(found.values())).evidence["plan"]
@@ -28,6 +34,13 @@ def curves(study: Study, shelf: Shelf, observe: Observer) -> Part:
     shown = table.markdown(list(lines[0]), [list(line.values()) for line in lines], words=2)
     figure = curves_figure(found, data=data)
     return Part(study, f"{said}\n\n{shown}", table.csv_lines(lines), figure)
+
+
+def _fitted(study: Study, name: str, shelf: Shelf, observe: Observer) -> Curve:
+    observe(f"{study.name}: {name}", 0)
+    made = shelf.curve(read_experiment(name, profile=shelf.profile))
+    observe(f"{study.name}: {name}", 1)
+    return made
 
 
 def _line(name: str, curve: Curve) -> dict[str, str]:

@@ -7,6 +7,7 @@ looked at, and on as many fresh ones again.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from pacdp.experiments import Experiment, Outcome
 from pacdp.experiments.execute import Spread
@@ -15,7 +16,7 @@ from pacdp.privacy import Adjacency, Release, account
 from pacdp.studies import table
 from pacdp.studies.cells import Job
 from pacdp.studies.headline_figure import headline_figure
-from pacdp.studies.part import Observer, Part
+from pacdp.studies.part import Observer, Part, Portion
 from pacdp.studies.shelf import Shelf
 from pacdp.studies.study import Entry, Study, experiment_of
 from pacdp.studies.summary import Row
@@ -24,7 +25,7 @@ from pacdp.tuning.point import told
 from pacdp.words import NOTHING, least_middle_most, terms
 
 # Seeds of the runs, far from those of the search, and of the fresh ones.
-FIRST, _FRESH = 100, 2000
+FIRST, _FRESH = 100, 3000
 ARMS = ("pac-dp", "fixed", "fedavg")
 
 
@@ -43,9 +44,12 @@ class Line:
         return self.rows["pac-dp"].accuracy.mean >= self.entry.reach
 
 
-def lines(study: Study) -> int:
-    """How many steps a headline takes, for who waits."""
-    return sum(len(ARMS) + 2 for _ in study.entries)
+def headline_portions(study: Study) -> list[Portion]:
+    """Each line is one."""
+    return [
+        Portion(f"{entry.setting}, {entry.track}", len(ARMS) + 2, partial(_line, entry))
+        for entry in study.entries
+    ]
 
 
 def headline(study: Study, shelf: Shelf, observe: Observer) -> Part:

@@ -15,14 +15,19 @@ from pacdp.experiments.prepare import read_data
 from pacdp.files import write_whole
 from pacdp.offline import fit_curve
 from pacdp.studies import table
-from pacdp.studies.part import Observer, Part, named
+from pacdp.studies.part import Observer, Part, Portion, named
 from pacdp.studies.shelf import Shelf
 from pacdp.studies.study import Study, experiment_of
 
 
-def steps(study: Study) -> int:
-    """How many trainings and fits it takes."""
-    return len(study.experiments) * (2 * study.seeds + 3)
+def overhead_portions(study: Study) -> list[Portion]:
+    """All of it is one: nothing else may run while seconds are measured."""
+    return [Portion(study.name, len(study.experiments) * _steps(study), partial(overhead, study))]
+
+
+def _steps(study: Study) -> int:
+    """How many trainings and fits an experiment takes."""
+    return 2 * study.seeds + 3
 
 
 def overhead(study: Study, shelf: Shelf, observe: Observer) -> Part:
@@ -35,7 +40,7 @@ def overhead(study: Study, shelf: Shelf, observe: Observer) -> Part:
         path = shelf.folder / "runs" / f"overhead-{name}-{key}.json"
         words = f"{study.name}: {name}"
         if path.is_file():
-            observe(words, steps(study) // len(study.experiments))
+            observe(words, _steps(study))
         else:
             observe(words, 0)
             made = measure(experiment, turns=study.seeds, observe=partial(observe, words, 1))

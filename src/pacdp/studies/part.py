@@ -6,12 +6,27 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure
 
 from pacdp.experiments import read_experiment
+from pacdp.studies.shelf import Shelf
 from pacdp.studies.study import Study
 
 SMOKE = """A smoke test, and no result: data, model, budgets, rounds and targets are those of a \
 size for seconds, whatever the title and the paper's numbers say."""
 # Told what is being done, and how many more steps are over.
 Observer = Callable[[str, int], None]
+
+
+def quiet(words: str, steps: int) -> None:
+    """Nobody is told."""
+
+
+@dataclass(frozen=True)
+class Portion:
+    """What of a study can be made on its own, and then lies on the shelf."""
+
+    words: str
+    steps: int
+    """How long it takes beside others, for who waits."""
+    make: Callable[[Shelf, Observer], object]
 
 
 @dataclass(frozen=True, eq=False)

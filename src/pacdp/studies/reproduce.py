@@ -1,50 +1,57 @@
 """A study from beginning to end: run what is missing, then write its tables, figure and report."""
 
+from collections.abc import Sequence
+
 from matplotlib import rc_context
 
 from pacdp.files import write_whole
-from pacdp.studies.ablation import ablation, variations
-from pacdp.studies.cells import cells
-from pacdp.studies.contest import contest
-from pacdp.studies.curves import curves
-from pacdp.studies.headline import headline, lines
-from pacdp.studies.overhead import overhead, steps
-from pacdp.studies.part import SMOKE, Observer, Part
+from pacdp.studies.ablation import ablation, ablation_portions
+from pacdp.studies.contest import contest, contest_portions
+from pacdp.studies.curves import curves, curves_portions
+from pacdp.studies.headline import headline, headline_portions
+from pacdp.studies.helpers import make_at_once
+from pacdp.studies.overhead import overhead, overhead_portions
+from pacdp.studies.part import SMOKE, Observer, Part, Portion, quiet
 from pacdp.studies.shelf import Shelf
 from pacdp.studies.study import Study
-from pacdp.studies.weights import weights
+from pacdp.studies.weights import weights, weights_portions
 
 _KINDS = {
-    "contest": contest,
-    "curves": curves,
-    "overhead": overhead,
-    "headline": headline,
-    "weights": weights,
-    "ablation": ablation,
+    "contest": (contest_portions, contest),
+    "curves": (curves_portions, curves),
+    "overhead": (overhead_portions, overhead),
+    "headline": (headline_portions, headline),
+    "weights": (weights_portions, weights),
+    "ablation": (ablation_portions, ablation),
 }
 
 
-def amount(study: Study) -> int:
-    """How many steps a study takes, for who waits.
+def portions(study: Study) -> list[Portion]:
+    """What a study is made of, each of which can be made on its own.
 
     >>> from pacdp.studies.study import read_study
-    >>> amount(read_study("curves", profile="desk"))
-    5
+    >>> [one.words for one in portions(read_study("curves", profile="desk"))][:2]
+    ['curves: heart', 'curves: heart-dnn']
     """
-    if study.kind == "contest":
-        return len(cells(study))
-    if study.kind == "headline":
-        return lines(study)
-    if study.kind == "ablation":
-        return len(study.entries) * variations()
-    if study.kind == "weights":
-        return len(study.entries) * len(study.rules)
-    return len(study.experiments) if study.kind == "curves" else steps(study)
+    split, _ = _KINDS[study.kind]
+    return split(study)
 
 
-def reproduce(study: Study, shelf: Shelf, *, observe: Observer = lambda words, steps: None) -> None:
+def at_once(
+    studies: Sequence[Study], shelf: Shelf, *, jobs: int, observe: Observer = quiet
+) -> None:
+    """Make all that studies are made of with so many helpers.
+
+    Seconds are measured alone: what a clock is needed for is left out.
+    """
+    found = [one for study in studies if study.kind != "overhead" for one in portions(study)]
+    make_at_once(found, shelf, jobs=jobs, observe=observe)
+
+
+def reproduce(study: Study, shelf: Shelf, *, observe: Observer = quiet) -> None:
     """Run what is missing of a study, and write its tables, its figure and its report."""
-    made = _KINDS[study.kind](study, shelf, observe)
+    _, run = _KINDS[study.kind]
+    made = run(study, shelf, observe)
     folder = shelf.folder / "results"
     write_whole(folder / f"{study.name}.csv", made.csv)
     if made.figure is not None:

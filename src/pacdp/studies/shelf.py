@@ -12,8 +12,8 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from pacdp.offline import Setting, fit_curve
 from pacdp.studies.cells import Job
 from pacdp.studies.reading import per_release
 from pacdp.tuning import Tuned, tune
+from pacdp.tuning.rehearse import Stage
 
 
 class Shelf:
@@ -59,8 +60,12 @@ class Shelf:
         except Timeout:
             raise InputError(f"--out {folder}: another run is at work there") from None
         mark.write_text(f"{profile}\n")
-        for name in ("curves", "plans", "runs", "results", "reports"):
+        for name in ("curves", "plans", "runs", "results", "reports", ".locks"):
             (folder / name).mkdir(exist_ok=True)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For helpers in other processes: the lock on the folder stays with who took it."""
+        return {"folder": self.folder, "profile": self.profile}
 
     def curve(self, experiment: Experiment) -> Curve:
         """F for the plan of an experiment; it does not depend on budgets or on a hot start.
@@ -77,9 +82,7 @@ class Shelf:
         content = setting.digest + plain.offline.model_dump_json()
         key = hashlib.sha256(content.encode()).hexdigest()[:12]
         path = self.folder / "curves" / f"{plain.name}-{key}.json"
-        if not path.is_file():
-            made = fit_curve(setting, plain.offline)
-            made.save(path)
+        self._once(path, lambda: fit_curve(setting, plain.offline))
         curve = Curve.load(path)
         if experiment.privacy.scope == "total":
             return curve
@@ -107,31 +110,35 @@ class Shelf:
         content += [] if only is None else [dict(start or {}), list(only)]
         key = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
         path = self.folder / "plans" / f"{plain.name}-{method}-{key}.json"
-        if not path.is_file():
-            read = _data(plain.data, 0)
-            made = tune(
-                plain,
-                method=method,
-                seeds=seeds,
-                sweeps=sweeps,
-                start=start,
-                only=only,
-                read=read,
-            )
-            made.save(path)
+        search = partial(tune, plain, method=method, seeds=seeds, sweeps=sweeps)
+        stage = _stage(plain.data.model_dump_json())
+        self._once(path, lambda: search(start=start, only=only, stage=stage))
         return Tuned.load(path)
 
     def outcome(self, job: Job) -> Outcome:
         """What came of a run."""
-        path = self._path(job)
-        if not path.is_file():
-            read = _data(job.experiment.data, job.seed)
-            prepared = prepare(job.experiment, method=job.method, seed=job.seed, read=read)
-            Outcome.of(prepared, execute(prepared), profile=self.profile).save(path)
+        path = self.folder / "runs" / f"{job.key}.json"
+        self._once(path, lambda: self._run(job))
         return Outcome.load(path)
 
-    def _path(self, job: Job) -> Path:
-        return self.folder / "runs" / f"{job.key}.json"
+    def _run(self, job: Job) -> Outcome:
+        read = _data(job.experiment.data, job.seed)
+        prepared = prepare(job.experiment, method=job.method, seed=job.seed, read=read)
+        return Outcome.of(prepared, execute(prepared), profile=self.profile)
+
+    def _once(self, path: Path, make: Callable[[], Curve | Tuned | Outcome]) -> None:
+        """What is missing is made by one; helpers that need it as well wait."""
+        if path.is_file():
+            return
+        with FileLock(self.folder / ".locks" / f"{path.name}.lock"):
+            if not path.is_file():
+                make().save(path)
+
+
+@lru_cache(maxsize=1)
+def _stage(data: str) -> Stage:
+    """Where plans for the same data are tried: what one search has scored the next need not."""
+    return Stage(_data(Data.model_validate_json(data), 0))
 
 
 @lru_cache(maxsize=8)

@@ -5,12 +5,13 @@ Every way of dealing records out is tried with the same plan, which was chosen w
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from pacdp.experiments.experiment import merged
 from pacdp.studies import table
 from pacdp.studies.cells import Job
 from pacdp.studies.gains_figure import gains_figure
-from pacdp.studies.part import Observer, Part
+from pacdp.studies.part import Observer, Part, Portion
 from pacdp.studies.shelf import Shelf
 from pacdp.studies.study import Entry, Study, experiment_of
 from pacdp.studies.summary import Gain, Row
@@ -31,6 +32,14 @@ class Dealt:
     def gain(self, rule: str, standard: str) -> Gain:
         """A rule against the standard, seed by seed."""
         return Gain.of(standard, self.rows[rule].accuracies, self.rows[standard].accuracies)
+
+
+def weights_portions(study: Study) -> list[Portion]:
+    """Each way of dealing records out is one."""
+    return [
+        Portion(f"weights: {entry.setting}", len(study.rules), partial(_dealt, entry, study))
+        for entry in study.entries
+    ]
 
 
 def weights(study: Study, shelf: Shelf, observe: Observer) -> Part:

@@ -1,5 +1,7 @@
 """A candidate tried out: the same federation, with public records in the clients' hands."""
 
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -11,7 +13,7 @@ from pacdp.federation import Plan, make_plan, simulate
 from pacdp.methods import Method
 from pacdp.offline import Setting
 from pacdp.offline.setting import scored
-from pacdp.offline.together import plans_fit_together, score_plans
+from pacdp.offline.together import planned_bounds, plans_fit_together, score_plans
 from pacdp.representation.network import Observer
 from pacdp.representation.represent import quiet
 from pacdp.settings import Settings
@@ -20,7 +22,9 @@ from pacdp.settings import Settings
 class Stage:
     """Public records as each candidate's representation shows them, made once for each.
 
-    Of the private records only the clients' sizes are known here.
+    Of the private records only the clients' sizes are known here. What has been scored is not
+    trained again, whichever method asks: a search of PAC-DP with one bound for all passes where one
+    of a fixed bound does.
 
     >>> from pacdp.experiments import read_experiment
     >>> from pacdp.experiments.prepare import read_data
@@ -30,8 +34,9 @@ class Stage:
     """
 
     def __init__(self, read: tuple[Dataset, Partition], *, making: Observer = quiet) -> None:
-        self._read, self._making = read, making
-        self._settings: dict[tuple[str, ...], Setting] = {}
+        self.read, self._making = read, making
+        self._settings: dict[str, Setting] = {}
+        self._scores: dict[str, list[float]] = {}
 
     def setting(
         self, experiment: Experiment, *, skew: float | None = None, seeds: Sequence[int] = ()
@@ -41,13 +46,9 @@ class Stage:
         Where that leaves a client without records under any of the seeds, each has two shards of
         one class. All that does not change the records is the same setting.
         """
-        parts: list[Settings | None] = [experiment.representation]
-        if experiment.hot_start is not None:
-            # A first model has the weights of the model: with a bias or without.
-            parts += [experiment.hot_start, experiment.model]
-        key = (str(skew), *("" if one is None else one.model_dump_json() for one in parts))
+        key = _key(experiment, skew)
         if key not in self._settings:
-            made = setting_for(experiment, read=self._read, observe=self._making)
+            made = setting_for(experiment, read=self.read, observe=self._making)
             self._settings[key] = made if skew is None else _uneven(made, skew, seeds)
         return self._settings[key]
 
@@ -68,7 +69,10 @@ class Stage:
         ]
         initial = None if setting.initial is None else dict(setting.initial)
         if method.private and plans_fit_together(plans[0]):
-            return score_plans(plans, records, initial=initial)
+            key = _key(experiment, skew) + _trained(plans)
+            if key not in self._scores:
+                self._scores[key] = score_plans(plans, records, initial=initial)
+            return self._scores[key]
         return [
             scored(simulate(plan, *own, initial=initial, evaluate_every=plan.rounds).metrics)
             for plan, own in zip(plans, records, strict=True)
@@ -98,6 +102,28 @@ class Stage:
         )
         # Only then: a curve knows the plan of the task.
         return made.model_copy(update={"training": setting.rehearsed(made.training)})
+
+
+def _key(experiment: Experiment, skew: float | None) -> str:
+    """Tells settings with other records, or another first model, apart."""
+    parts: list[Settings | None] = [experiment.representation]
+    if experiment.hot_start is not None:
+        # A first model has the weights of the model: with a bias or without.
+        parts += [experiment.hot_start, experiment.model]
+    shown = [one and one.model_dump(mode="json") for one in parts]
+    return json.dumps([skew, experiment.offline.proxy, *shown])
+
+
+def _trained(plans: Sequence[Plan]) -> str:
+    """Tells apart all of some plans that their training sees: of the method its bounds."""
+    seen = [
+        [
+            plan.model_dump(mode="json", exclude={"method", "settings"}),
+            *(plan.label, planned_bounds(plan).tolist()),
+        ]
+        for plan in plans
+    ]
+    return hashlib.sha256(json.dumps(seen).encode()).hexdigest()
 
 
 def _uneven(setting: Setting, skew: float, seeds: Sequence[int]) -> Setting:

@@ -9,7 +9,7 @@ import numpy as np
 
 from pacdp import __version__
 from pacdp.checks import count, meant
-from pacdp.data import Dataset, Partition
+from pacdp.data import Dataset
 from pacdp.errors import InputError
 from pacdp.experiments import Experiment
 from pacdp.experiments.experiment import merged
@@ -63,7 +63,7 @@ def tune(
     sweeps: int = 2,
     start: Mapping[str, Any] | None = None,
     only: Sequence[str] | None = None,
-    read: tuple[Dataset, Partition] | None = None,
+    stage: Stage | None = None,
     observe: Observer = quiet,
     making: Making = quiet,
 ) -> Tuned:
@@ -73,7 +73,8 @@ def tune(
     then has F fitted under the plan that was found, and a rival its bound and distance searched
     more finely. The search starts in the middle of everything, or at ``start``. ``only`` names the
     settings that it may move; then nothing else is chosen either, and PAC-DP keeps one bound for
-    all. ``making`` is told how far a representation is.
+    all. A ``stage`` that has seen other searches of the same data saves what they share;
+    ``making`` is told how far a representation is.
 
     >>> from pacdp.experiments import read_experiment
     >>> found = tune(read_experiment("heart"), method="fedavg", seeds=1, sweeps=1)
@@ -88,9 +89,9 @@ def tune(
     for option, number in (("--seeds", seeds), ("--sweeps", sweeps)):
         count(option, number)
     private = METHODS[name].private
-    known = read or read_data(experiment.data, seed=0)
-    stage, trainings = Stage(known, making=making), _Count(observe)
-    dataset, split = known
+    stage = stage or Stage(read_data(experiment.data, seed=0), making=making)
+    trainings = _Count(observe)
+    dataset, split = stage.read
     sizes = split.named_sizes if dataset.unit == "record" else split.named_units(dataset)
     searched = axes(
         *(experiment, name),
