@@ -13,7 +13,9 @@ import pytest
 from pacdp.errors import InputError, TrainingError
 from pacdp.studies.helpers import make_at_once
 from pacdp.studies.part import Portion, quiet
+from pacdp.studies.reproduce import portions, reproduce
 from pacdp.studies.shelf import Shelf
+from pacdp.studies.study import read_study
 
 SCRIPT = """
 from functools import partial
@@ -35,11 +37,12 @@ if __name__ == "__main__":
 def forever(name: str, shelf: Shelf, observe: object) -> None:
     (shelf.folder / f"{name}.pid").write_text(str(os.getpid()))
     time.sleep(600)
+    (shelf.folder / f"{name}.ended").touch()
 
 
 def refuse(shelf: Shelf, observe: object) -> None:
     # Not before the other has begun.
-    wait_for(lambda: (shelf.folder / "a.pid").exists())
+    wait_for(lambda: begun(shelf.folder / "a.pid"))
     raise InputError("one line")
 
 
@@ -59,12 +62,17 @@ def wait_for(true):
     raise AssertionError("nothing happened")
 
 
-def gone(path):
+def begun(mark):
+    return mark.exists() and mark.read_text()
+
+
+def gone(mark):
+    """Whether a helper has ended; one that nobody has asked after yet may still be listed."""
+    state = Path("/proc") / mark.read_text() / "stat"
     try:
-        os.kill(int(path.read_text()), 0)
-    except ProcessLookupError:
+        return state.read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except FileNotFoundError:
         return True
-    return False
 
 
 def test_every_portion_is_made_by_another_process_and_told(tmp_path):
@@ -83,6 +91,17 @@ def test_a_refusal_stops_the_others(tmp_path):
     with pytest.raises(InputError, match="one line"):
         make_at_once(portions, shelf, jobs=2, observe=quiet)
     assert gone(shelf.folder / "a.pid")
+    assert not (shelf.folder / "a.ended").exists()
+
+
+def test_a_study_is_made_ahead_and_then_only_read(tmp_path):
+    study, told = read_study("heart", profile="smoke"), []
+    shelf = Shelf(tmp_path / "out", profile="smoke")
+    reproduce([study], shelf, jobs=2, observe=lambda words, steps: told.append(steps))
+    assert sum(told) == sum(one.steps for one in portions(study))
+    # Whoever reads told nobody: all of it was made, and told, by helpers.
+    assert len(told) == len(portions(study))
+    assert (shelf.folder / "results" / "heart.md").is_file()
 
 
 def test_a_helper_that_dies_is_no_silence(tmp_path):
@@ -99,7 +118,9 @@ def test_helpers_end_with_who_waits_for_them(tmp_path):
         [sys.executable, script, folder], env={**os.environ, "PYTHONPATH": str(root)}
     )
     marks = [folder / f"{name}.pid" for name in "ab"]
-    wait_for(lambda: all(mark.exists() and mark.read_text() for mark in marks))
-    os.kill(waiting.pid, signal.SIGKILL)
-    waiting.wait()
+    try:
+        wait_for(lambda: all(map(begun, marks)))
+    finally:
+        os.kill(waiting.pid, signal.SIGKILL)
+        waiting.wait()
     wait_for(lambda: all(map(gone, marks)))

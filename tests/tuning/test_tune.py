@@ -291,6 +291,21 @@ def test_what_two_methods_share_is_trained_once_and_the_same(monkeypatch):
     assert 0 < saved < before
 
 
+def test_other_budgets_and_more_seeds_on_one_stage_choose_as_alone():
+    other = OWN.model_copy(update={"privacy": HEART.privacy})
+    shared = Stage(read_data(OWN.data, seed=0))
+    for experiment, seeds in ((OWN, 1), (other, 1), (OWN, 2)):
+        alone = tune(experiment, method="fixed", seeds=seeds, sweeps=1)
+        assert tune(experiment, method="fixed", seeds=seeds, sweeps=1, stage=shared) == alone
+
+
+def test_labels_are_dealt_out_so_that_every_seed_can_be():
+    shared = Stage(read_data(OWN.data, seed=0))
+    few_seeds = shared.setting(OWN, skew=0.1, seeds=[0])
+    assert shared.setting(OWN, skew=0.1, seeds=[0]) is few_seeds
+    assert shared.setting(OWN, skew=0.1, seeds=range(8)) is not few_seeds
+
+
 def test_another_bound_is_another_training():
     read = read_data(HEART.data, seed=0)
     shared = Stage(read)

@@ -23,7 +23,7 @@ def reproduce_command(
         bool, typer.Option("--resume", help="Go on in the --out folder: only what is missing.")
     ] = False,
     jobs: Annotated[
-        int, typer.Option(metavar="N", help="So many runs at once, which share the cores.")
+        int, typer.Option(metavar="N", help="So many portions at once, which share the cores.")
     ] = 1,
     docs: Annotated[
         Path | None, typer.Option(help="Also bring the results page and its figures there.")
@@ -31,8 +31,7 @@ def reproduce_command(
 ) -> None:
     """Run the paper's experiments: tables, figures and reports, with guarantees that are true."""
     from pacdp.checks import count
-    from pacdp.studies.part import quiet
-    from pacdp.studies.reproduce import at_once, portions, reproduce
+    from pacdp.studies.reproduce import portions, reproduce
     from pacdp.studies.results import copy_results, write_results
     from pacdp.studies.shelf import Shelf
     from pacdp.studies.study import read_study, studies
@@ -53,12 +52,7 @@ def reproduce_command(
         def observe(words: str, steps: int) -> None:
             shown.update(task, description=words, advance=steps)
 
-        if jobs > 1:
-            at_once(wanted, shelf, jobs=jobs, observe=observe)
-        for study in wanted:
-            # What helpers have made has been counted.
-            counted = jobs > 1 and study.kind != "overhead"
-            reproduce(study, shelf, observe=quiet if counted else observe)
+        reproduce(wanted, shelf, jobs=jobs, observe=observe)
     page = write_results(shelf, studies())
     if docs is not None:
         copy_results(shelf, docs)

@@ -79,7 +79,7 @@ def score_plans(
     bounds = [planned_bounds(plan) for plan in plans]
 
     def bounds_of(jobs: Sequence[_Job], number: int) -> Tensor:
-        return torch.stack([bounds[job.seed][job.client, number] for job in jobs])[:, None]
+        return torch.tensor([[bounds[job.seed][job.client][number]] for job in jobs])
 
     program = _Program(
         [[plan] for plan in plans], records, budget_of=[0], bounds=bounds_of, initial=initial
@@ -87,14 +87,14 @@ def score_plans(
     return [score for (score,) in program.scores(records[0][0])]
 
 
-def planned_bounds(plan: Plan) -> Tensor:
-    """C_i^t of each client in each round, as precisely as a training sees it."""
+def planned_bounds(plan: Plan) -> list[list[float]]:
+    """C_i^t of each client in each round."""
     bound, rounds = plan.made_method.bound, plan.rounds
     levels = {
         epsilon: [bound(epsilon, round=number, rounds=rounds) for number in range(rounds)]
         for epsilon in {task.epsilon for task in plan.clients}
     }
-    return torch.tensor([levels[task.epsilon] for task in plan.clients])
+    return [levels[task.epsilon] for task in plan.clients]
 
 
 @dataclass(frozen=True)

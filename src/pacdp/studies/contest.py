@@ -21,10 +21,7 @@ from pacdp.words import counted, size
 
 def contest_portions(study: Study) -> list[Portion]:
     """Each run is one."""
-    return [
-        Portion(f"{study.name}: {label(cell.arm)}", 1, partial(_run, study, cell))
-        for cell in cells(study)
-    ]
+    return [Portion(_words(study, cell), 1, partial(_run, study, cell)) for cell in cells(study)]
 
 
 def contest(study: Study, shelf: Shelf, observe: Observer) -> Part:
@@ -42,12 +39,15 @@ def contest(study: Study, shelf: Shelf, observe: Observer) -> Part:
 
 
 def _run(study: Study, cell: Cell, shelf: Shelf, observe: Observer) -> tuple[Job, Outcome]:
-    words = f"{study.name}: {label(cell.arm)}"
-    observe(words, 0)
+    observe(_words(study, cell), 0)
     work = job(study, cell, profile=shelf.profile, fit=shelf.curve)
     outcome = shelf.outcome(work)
-    observe(words, 1)
+    observe(_words(study, cell), 1)
     return work, outcome
+
+
+def _words(study: Study, cell: Cell) -> str:
+    return f"{study.name}: {label(cell.arm)}"
 
 
 def _text(found: Found) -> str:

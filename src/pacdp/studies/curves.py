@@ -18,15 +18,12 @@ against the best bound of the grid at any budget, on fresh seeds."""
 
 def curves_portions(study: Study) -> list[Portion]:
     """Each curve is one."""
-    return [
-        Portion(f"{study.name}: {name}", 1, partial(_fitted, study, name))
-        for name in study.experiments
-    ]
+    return [Portion(f"curve of {name}", 1, partial(_fitted, name)) for name in study.experiments]
 
 
 def curves(study: Study, shelf: Shelf, observe: Observer) -> Part:
     """Fit what is missing, and tell what was found."""
-    found = {name: _fitted(study, name, shelf, observe) for name in study.experiments}
+    found = {name: _fitted(name, shelf, observe) for name in study.experiments}
     data = {name: named(name, profile=shelf.profile) for name in found}
     lines = [{"experiment": data[name], **_line(name, curve)} for name, curve in found.items()]
     plan = next(iter(found.values())).evidence["plan"]
@@ -36,10 +33,10 @@ def curves(study: Study, shelf: Shelf, observe: Observer) -> Part:
     return Part(study, f"{said}\n\n{shown}", table.csv_lines(lines), figure)
 
 
-def _fitted(study: Study, name: str, shelf: Shelf, observe: Observer) -> Curve:
-    observe(f"{study.name}: {name}", 0)
+def _fitted(name: str, shelf: Shelf, observe: Observer) -> Curve:
+    observe(f"curve of {name}", 0)
     made = shelf.curve(read_experiment(name, profile=shelf.profile))
-    observe(f"{study.name}: {name}", 1)
+    observe(f"curve of {name}", 1)
     return made
 
 

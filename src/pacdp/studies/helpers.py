@@ -22,17 +22,18 @@ def make_at_once(
     Where one is refused, or who waits goes away, the helpers stop: every file is whole or missing.
     """
     others = set(active_children())
+    helpers = min(jobs, len(portions))
     pool = ProcessPoolExecutor(
         # A fork of a process that has threads can hang.
-        *(jobs, get_context("spawn")),
+        *(helpers, get_context("spawn")),
         initializer=_begin,
-        initargs=(max(1, torch.get_num_threads() // jobs),),
+        initargs=(max(1, torch.get_num_threads() // helpers),),
     )
     with pool:
-        # Neighbours often need the same things: who comes later finds them made.
+        # Neighbours often need the same things: who comes later may find them made.
         spread = [*portions[::2], *portions[1::2]]
-        begun = {pool.submit(_make, one, shelf): one for one in spread}
         try:
+            begun = {pool.submit(_make, one, shelf): one for one in spread}
             for future in as_completed(begun):
                 future.result()
                 observe(begun[future].words, begun[future].steps)

@@ -31,25 +31,28 @@ def portions(study: Study) -> list[Portion]:
 
     >>> from pacdp.studies.study import read_study
     >>> [one.words for one in portions(read_study("curves", profile="desk"))][:2]
-    ['curves: heart', 'curves: heart-dnn']
+    ['curve of heart', 'curve of heart-dnn']
     """
     split, _ = _KINDS[study.kind]
     return split(study)
 
 
-def at_once(
-    studies: Sequence[Study], shelf: Shelf, *, jobs: int, observe: Observer = quiet
+def reproduce(
+    studies: Sequence[Study], shelf: Shelf, *, jobs: int = 1, observe: Observer = quiet
 ) -> None:
-    """Make all that studies are made of with so many helpers.
+    """Run what is missing of some studies, so many portions at once, and write what came of it."""
+    # Seconds are measured while nothing else runs.
+    ahead = [study for study in studies if jobs > 1 and study.kind != "overhead"]
+    split = [one for study in ahead for one in portions(study)]
+    if split:
+        make_at_once(split, shelf, jobs=jobs, observe=observe)
+    for study in studies:
+        # What helpers have made has been told.
+        _write(study, shelf, quiet if study in ahead else observe)
 
-    Seconds are measured alone: what a clock is needed for is left out.
-    """
-    found = [one for study in studies if study.kind != "overhead" for one in portions(study)]
-    make_at_once(found, shelf, jobs=jobs, observe=observe)
 
-
-def reproduce(study: Study, shelf: Shelf, *, observe: Observer = quiet) -> None:
-    """Run what is missing of a study, and write its tables, its figure and its report."""
+def _write(study: Study, shelf: Shelf, observe: Observer) -> None:
+    """The tables, the figure and the report of a study."""
     _, run = _KINDS[study.kind]
     made = run(study, shelf, observe)
     folder = shelf.folder / "results"

@@ -21,6 +21,7 @@ from filelock import FileLock, Timeout
 
 from pacdp.curve import Curve
 from pacdp.data import Dataset, Partition
+from pacdp.data.folder import only_one
 from pacdp.errors import InputError
 from pacdp.experiments import Experiment, Outcome, prepare
 from pacdp.experiments.execute import execute
@@ -111,8 +112,8 @@ class Shelf:
         key = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
         path = self.folder / "plans" / f"{plain.name}-{method}-{key}.json"
         search = partial(tune, plain, method=method, seeds=seeds, sweeps=sweeps)
-        stage = _stage(plain.data.model_dump_json())
-        self._once(path, lambda: search(start=start, only=only, stage=stage))
+        data = plain.data.model_dump_json()
+        self._once(path, lambda: search(start=start, only=only, stage=_stage(data)))
         return Tuned.load(path)
 
     def outcome(self, job: Job) -> Outcome:
@@ -130,7 +131,7 @@ class Shelf:
         """What is missing is made by one; helpers that need it as well wait."""
         if path.is_file():
             return
-        with FileLock(self.folder / ".locks" / f"{path.name}.lock"):
+        with only_one(self.folder / ".locks" / path.name):
             if not path.is_file():
                 make().save(path)
 

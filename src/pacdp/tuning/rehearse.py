@@ -46,7 +46,7 @@ class Stage:
         Where that leaves a client without records under any of the seeds, each has two shards of
         one class. All that does not change the records is the same setting.
         """
-        key = _key(experiment, skew)
+        key = _key(experiment, skew, seeds)
         if key not in self._settings:
             made = setting_for(experiment, read=self.read, observe=self._making)
             self._settings[key] = made if skew is None else _uneven(made, skew, seeds)
@@ -68,15 +68,20 @@ class Stage:
             for own, seed in zip(records, seeds, strict=True)
         ]
         initial = None if setting.initial is None else dict(setting.initial)
-        if method.private and plans_fit_together(plans[0]):
-            key = _key(experiment, skew) + _trained(plans)
-            if key not in self._scores:
-                self._scores[key] = score_plans(plans, records, initial=initial)
-            return self._scores[key]
-        return [
-            scored(simulate(plan, *own, initial=initial, evaluate_every=plan.rounds).metrics)
-            for plan, own in zip(plans, records, strict=True)
-        ]
+        together = method.private and plans_fit_together(plans[0])
+        key = _key(experiment, skew, seeds) + _trained(plans, together=together)
+        if key not in self._scores:
+            self._scores[key] = (
+                score_plans(plans, records, initial=initial)
+                if together
+                else [
+                    scored(
+                        simulate(plan, *own, initial=initial, evaluate_every=plan.rounds).metrics
+                    )
+                    for plan, own in zip(plans, records, strict=True)
+                ]
+            )
+        return self._scores[key]
 
     @staticmethod
     def _plan(
@@ -104,22 +109,24 @@ class Stage:
         return made.model_copy(update={"training": setting.rehearsed(made.training)})
 
 
-def _key(experiment: Experiment, skew: float | None) -> str:
+def _key(experiment: Experiment, skew: float | None, seeds: Sequence[int]) -> str:
     """Tells settings with other records, or another first model, apart."""
     parts: list[Settings | None] = [experiment.representation]
     if experiment.hot_start is not None:
         # A first model has the weights of the model: with a bias or without.
         parts += [experiment.hot_start, experiment.model]
     shown = [one and one.model_dump(mode="json") for one in parts]
-    return json.dumps([skew, experiment.offline.proxy, *shown])
+    # Which records clients can have depends on all the seeds, where labels are dealt out unevenly.
+    dealt = None if skew is None else [skew, *seeds]
+    return json.dumps([dealt, experiment.offline.proxy, *shown])
 
 
-def _trained(plans: Sequence[Plan]) -> str:
-    """Tells apart all of some plans that their training sees: of the method its bounds."""
+def _trained(plans: Sequence[Plan], *, together: bool) -> str:
+    """Tells apart all of plans that training sees; of a method, together, that is its bounds."""
     seen = [
         [
             plan.model_dump(mode="json", exclude={"method", "settings"}),
-            *(plan.label, planned_bounds(plan).tolist()),
+            *([plan.label, planned_bounds(plan)] if together else [plan.method, plan.settings]),
         ]
         for plan in plans
     ]

@@ -70,7 +70,7 @@ class Tuned(Settings):
     why: tuple[dict[str, Any], ...] = Field(description="Each step: what was tried, what it gave.")
     expected: Expected = Field(description="How good it is on the proxy, on fresh seeds.")
     privacy: Promised | None = Field(None, description="What was promised when it was made.")
-    trainings: int = Field(ge=0, description="How many trainings it took, all in all.")
+    trainings: int = Field(ge=0, description="How many trainings it asked for, all in all.")
     proxy: dict[str, str] = Field(description="The public records that it saw.")
     version: str = Field(description="Of the package.")
 
