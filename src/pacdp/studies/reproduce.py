@@ -31,7 +31,7 @@ def portions(study: Study) -> list[Portion]:
 
     >>> from pacdp.studies.study import read_study
     >>> [one.words for one in portions(read_study("curves", profile="desk"))][:2]
-    ['curve of heart', 'curve of heart-dnn']
+    ['curve of mnist', 'curve of cifar10']
     """
     split, _ = _KINDS[study.kind]
     return split(study)
