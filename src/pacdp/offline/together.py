@@ -75,7 +75,6 @@ def score_plans(
     initial: Mapping[str, Tensor] | None = None,
 ) -> list[float]:
     """The scores of plans that differ in their seeds, each on its own partition of one data set."""
-
     bounds = [planned_bounds(plan) for plan in plans]
 
     def bounds_of(jobs: Sequence[_Job], number: int) -> Tensor:

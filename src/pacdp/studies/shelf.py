@@ -7,6 +7,7 @@
 ``results.md``        the page: every study that is whole, the headline first
 ``results/``          its tables (Markdown, CSV) and figures (SVG, PNG)
 ``reports/``          a page for each study, to look at
+``.locks/``           so that of several helpers one makes what all need
 ====================  ======================================================================
 """
 

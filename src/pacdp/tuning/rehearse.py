@@ -5,6 +5,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
+from torch import Tensor
+
 from pacdp.data import Dataset, Partition
 from pacdp.errors import InputError
 from pacdp.experiments import Experiment
@@ -71,16 +73,8 @@ class Stage:
         together = method.private and plans_fit_together(plans[0])
         key = _key(experiment, skew, seeds) + _trained(plans, together=together)
         if key not in self._scores:
-            self._scores[key] = (
-                score_plans(plans, records, initial=initial)
-                if together
-                else [
-                    scored(
-                        simulate(plan, *own, initial=initial, evaluate_every=plan.rounds).metrics
-                    )
-                    for plan, own in zip(plans, records, strict=True)
-                ]
-            )
+            score = score_plans if together else _one_by_one
+            self._scores[key] = score(plans, records, initial=initial)
         return self._scores[key]
 
     @staticmethod
@@ -107,6 +101,19 @@ class Stage:
         )
         # Only then: a curve knows the plan of the task.
         return made.model_copy(update={"training": setting.rehearsed(made.training)})
+
+
+def _one_by_one(
+    plans: Sequence[Plan],
+    records: Sequence[tuple[Dataset, Partition]],
+    *,
+    initial: dict[str, Tensor] | None,
+) -> list[float]:
+    """The scores of plans that cannot be one program."""
+    return [
+        scored(simulate(plan, *own, initial=initial, evaluate_every=plan.rounds).metrics)
+        for plan, own in zip(plans, records, strict=True)
+    ]
 
 
 def _key(experiment: Experiment, skew: float | None, seeds: Sequence[int]) -> str:
