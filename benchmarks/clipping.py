@@ -122,7 +122,7 @@ def clipped_step(case: Case) -> Step:
 
     def step() -> None:
         total = gradient(inputs, targets, clipping_bound=BOUND)
-        noise = SimulatedNoise(seed=0, client=0, round=0, step=next(steps))
+        noise = SimulatedNoise(seed=0, client=0, round=next(steps))
         released = release(total, z=NOISE, divisor=float(len(inputs)), noise=noise)
         with torch.no_grad():
             torch._foreach_add_(parameters, list(released.values()), alpha=-RATE)

@@ -4,7 +4,6 @@ from pacdp.clipping.bounded import (
     Bounded,
     ClippedSum,
     centred_count,
-    clip_factors,
     clip_upload,
     release,
 )
@@ -12,7 +11,7 @@ from pacdp.clipping.gradient import ClippedGradient
 from pacdp.clipping.inspection import check_model
 from pacdp.clipping.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
 from pacdp.clipping.noise import NoiseSource, SimulatedNoise, SystemNoise
-from pacdp.clipping.stacked import StackedGradient, StackedSum, release_stacked
+from pacdp.clipping.stacked import StackedGradient, StackedGrid, StackedSum, release_stacked
 from pacdp.clipping.validation import require_private, without_batch_norm
 
 __all__ = [
@@ -25,11 +24,11 @@ __all__ = [
     "SimulatedNoise",
     "SquaredError",
     "StackedGradient",
+    "StackedGrid",
     "StackedSum",
     "SystemNoise",
     "centred_count",
     "check_model",
-    "clip_factors",
     "clip_upload",
     "release",
     "release_stacked",

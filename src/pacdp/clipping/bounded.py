@@ -5,14 +5,24 @@ the value that was clipped says itself how far one record can have moved it, and
 asks nobody else.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from pacdp.checks import positive_number
-from pacdp.clipping.contributions import SMALLEST_SQUARE
 from pacdp.clipping.noise import NoiseSource
+from pacdp.clipping.numerics import (
+    add_on_grid,
+    check_clipping_bound,
+    check_noise,
+    clip_factors,
+    grid_step,
+    shrink_bound,
+    squared_norms,
+    zero_nonfinite,
+)
 from pacdp.errors import InputError
 from pacdp.privacy import Adjacency, Release
 
@@ -23,8 +33,9 @@ Tensors = dict[str, Tensor]
 class Bounded:
     """Tensors of a client that one unit moves by at most ``sensitivity``, all together, in L2.
 
-    ``bound`` is C, what the sensitivity is measured in; ``adjacency`` is what "moves" means.
-    Nothing here has noise yet, so nothing here may leave the client.
+    That holds for the values as they are released, rounded to the public grid of that sensitivity
+    (:func:`pacdp.clipping.numerics.grid_step`), in the arithmetic that computed them. ``bound`` is
+    C, what the sensitivity is measured in; ``adjacency`` is what "moves" means. Nothing here has noise yet, so nothing here may leave the client.
     """
 
     values: Tensors
@@ -52,55 +63,60 @@ class Bounded:
 
 @dataclass(frozen=True, kw_only=True)
 class ClippedSum(Bounded):
-    """A sum over examples, each clipped to ``bound``: S = C under zero-out, 2C under replace-one.
-
-    ``not_finite`` counts examples whose gradient was NaN or infinite; they contributed zero. The
-    count is for the client's eyes only: it was not paid for.
-    """
-
-    not_finite: int = 0
+    """A sum over examples clipped to ``bound``: S = C under zero-out, 2C under replace-one."""
 
 
-# Smaller noise would be rounded away near the end of single precision, and leave the value bare.
-SMALLEST_SIGMA = 1e-30
+# Numbers that are noised at once; the rest waits, to save memory.
+LARGEST_GROUP = 2**20
 
 
 def release(value: Bounded, *, z: float, divisor: float, noise: NoiseSource) -> dict[str, Tensor]:
     """The value with Gaussian noise of z times its sensitivity, over a public divisor.
 
-    Nothing else in this package adds noise, but its like for many models at once,
-    :func:`~pacdp.clipping.release_stacked`. Debit ``value.event(z)`` first. The value is used
-    up: its tensors are taken out of it one by one, so that no clean copy is left behind.
+    The value is rounded to a public grid and the noise, rounded to the same grid, is added exactly:
+    no low bits tell what was underneath. Debit ``value.event(z)`` first. The value is used up: its
+    tensors are taken out of it, so that no clean copy is left behind.
 
     >>> from pacdp.clipping import SimulatedNoise
     >>> value = clip_upload({"w": torch.zeros(2)}, bound=1.0, adjacency=Adjacency.ZERO_OUT)
-    >>> noise = SimulatedNoise(seed=0, client=0, round=0, step=0)
+    >>> noise = SimulatedNoise(seed=0, client=0, round=0)
     >>> release(value, z=3.0, divisor=10, noise=noise)["w"].shape
     torch.Size([2])
     """
-    scale = 1 / positive_number("divisor", divisor)
-    sigma = positive_number("z", z) * value.sensitivity * scale
+    divisor = positive_number("divisor", divisor)
     if not value.values:
         raise InputError("value: is used up, it has been released before")
-    refuse_lost(sigma)
-    released = {}
-    for name in list(value.values):
-        clean = value.values.pop(name)
-        released[name] = noised(clean, sigma=sigma, scale=scale, noise=noise)
+    coordinates = sum(tensor.numel() for tensor in value.values.values())
+    check_noise(z, coordinates)
+    step = grid_step(value.sensitivity, coordinates)
+    scale = noise_scale(z, value.sensitivity, step)
+    released: dict[str, Tensor] = {}
+    while value.values:
+        group = _take_group(value.values)
+        flat = torch.cat([tensor.flatten() for tensor in group.values()])
+        drawn = noise.integers(len(flat), scale).to(flat.device)
+        parts = add_on_grid(flat, drawn, step=step, divisor=divisor)
+        sizes = [tensor.numel() for tensor in group.values()]
+        for (name, tensor), part in zip(group.items(), parts.split(sizes), strict=True):
+            released[name] = part.view(tensor.shape)
     return released
 
 
-def noised(clean: Tensor, *, sigma: float, scale: float, noise: NoiseSource) -> Tensor:
-    """N(0, σ²) plus the scaled value. Whoever calls this has made σ from its sensitivity."""
-    return noise.normal(clean, sigma).add_(clean, alpha=scale)
+def noise_scale(z: float, sensitivity: float, step: float) -> float:
+    """σ in grid steps, for noise of z times the sensitivity; rounded up, if at all."""
+    return math.nextafter(z * sensitivity, math.inf) / step
 
 
-def refuse_lost(sigma: float) -> None:
-    """Refuse noise so small that rounding would leave the value bare."""
-    if sigma < SMALLEST_SIGMA:
-        raise InputError(
-            f"noise of {sigma:.3g}: is lost in single precision; the bound must be larger"
-        )
+def _take_group(values: Tensors) -> Tensors:
+    """Take the first tensors out, as many as are noised at once."""
+    group: Tensors = {}
+    size = 0
+    for name in list(values):
+        size += values[name].numel()
+        if group and size > LARGEST_GROUP:
+            break
+        group[name] = values.pop(name)
+    return group
 
 
 def clip_upload(
@@ -115,15 +131,12 @@ def clip_upload(
     >>> value.sensitivity, [round(x, 3) for x in value.values["w"].tolist()]
     (2.0, [0.6, 0.8])
     """
-    bound = positive_number("bound", bound)
-    norm = torch.linalg.vector_norm(
-        torch.stack([torch.linalg.vector_norm(value.double()) for value in values.values()])
-    )
-    if not torch.isfinite(norm):
-        clipped = {name: torch.zeros_like(v, dtype=torch.float32) for name, v in values.items()}
-    else:
-        factor = float(clip_factors(norm.square(), bound))
-        clipped = {name: value.float() * factor for name, value in values.items()}
+    bound = check_clipping_bound("bound", bound)
+    squares = [squared_norms(tensor.float().reshape(-1)) for tensor in values.values()]
+    # The same operations whether or not the update is finite; if not, it counts as zero.
+    length = shrink_bound(bound, 1)
+    factor = clip_factors(torch.stack(squares).sum().sqrt_(), length)
+    clipped = {name: zero_nonfinite(tensor.float() * factor) for name, tensor in values.items()}
     return Bounded(
         values=clipped,
         bound=bound,
@@ -144,7 +157,8 @@ def centred_count(flags: Tensor, *, adjacency: Adjacency, unit: str = "record") 
     if flags.dtype != torch.bool or flags.ndim != 1:
         raise InputError(f"flags: is {flags.dtype} of {flags.ndim} dimensions, must be 1-d bool")
     adjacency = Adjacency.parse(adjacency)
-    total = (flags.float() - 0.5).sum()
+    # Exact in double precision, and a multiple of every grid step for this sensitivity.
+    total = (flags.double() - 0.5).sum()
     half = 0.5
     return Bounded(
         values={"count": total},
@@ -153,18 +167,3 @@ def centred_count(flags: Tensor, *, adjacency: Adjacency, unit: str = "record") 
         adjacency=adjacency,
         unit=unit,
     )
-
-
-# Norms are sums in single precision; by this much they may be short of the truth.
-ROUNDING = 1e-5
-
-
-def clip_factors(squares: Tensor, bound: float | Tensor) -> Tensor:
-    """min(1, C/‖g‖) for each squared norm, with rounding on the safe side.
-
-    >>> clip_factors(torch.tensor([0.0, 0.25, 4.0]), 1.0).tolist()
-    [1.0, 1.0, 0.49999...]
-    """
-    # Smaller squares have vanished in single precision: smaller norms are not to be believed.
-    inverse = squares.clamp(min=SMALLEST_SQUARE).rsqrt_()
-    return inverse.mul_(bound * (1 - ROUNDING)).clamp_(max=1)

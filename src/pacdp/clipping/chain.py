@@ -16,17 +16,21 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.nn.grad import conv2d_input
 
-from pacdp.clipping.contributions import (
-    factor,
-    patch_gradients,
-    patch_windows,
-    sum_of_squares,
+from pacdp.clipping.contributions import patch_gradients, patch_windows
+from pacdp.clipping.losses import Loss, loss_gradients
+from pacdp.clipping.numerics import (
+    norms,
+    raw_norms,
+    sum_products,
+    sum_rows,
+    zero_nonfinite,
+    zero_nonfinite_,
 )
-from pacdp.errors import InputError
 
 Parameters = Mapping[str, Tensor]
 # From weights, one per example, to Σ_i w_i·gradient_i of each of a step's parameters.
 WeightedSums = Callable[[Tensor], dict[str, Tensor]]
+_ONE = torch.ones(())
 
 
 class Step(Protocol):
@@ -38,7 +42,7 @@ class Step(Protocol):
     def backward(
         self, parameters: Parameters, saved: Any, gradients: Tensor, onward: bool
     ) -> tuple[Tensor | None, Tensor | None, WeightedSums | None]:
-        """Gradients of the inputs if ``onward``, squared norms per example, and weighted sums."""
+        """Gradients of the inputs if ``onward``, gradient norms per example, and weighted sums."""
 
 
 @dataclass(frozen=True)
@@ -61,17 +65,17 @@ class LinearStep:
         self, parameters: Parameters, saved: Tensor, gradients: Tensor, onward: bool
     ) -> tuple[Tensor | None, Tensor, WeightedSums]:
         # A bias is a weight whose input is one.
-        squares = factor(saved) if self.bias is None else sum_of_squares(saved).add_(1)
-        squares *= factor(gradients)
+        lengths = norms(saved) if self.bias is None else torch.hypot(raw_norms(saved), _ONE)
+        lengths *= norms(gradients)
 
         def sums(weights: Tensor) -> dict[str, Tensor]:
-            scaled = gradients * weights.unsqueeze(-1)
-            made = {self.weight: scaled.mT @ saved}
+            scaled = zero_nonfinite_(gradients * weights.unsqueeze(-1))
+            made = {self.weight: sum_products(scaled, zero_nonfinite(saved))}
             if self.bias is not None:
-                made[self.bias] = scaled.sum(-2)
+                made[self.bias] = sum_rows(scaled)
             return made
 
-        return gradients @ parameters[self.weight] if onward else None, squares, sums
+        return gradients @ parameters[self.weight] if onward else None, lengths, sums
 
 
 @dataclass(frozen=True)
@@ -116,21 +120,22 @@ class ConvolutionStep:
         front = gradients.shape[:-3]
         made = patch_gradients(windows, gradients.flatten(0, len(front) - 1))
         made = made.flatten(1).unflatten(0, front)
-        squares = sum_of_squares(made)
+        lengths = norms(made)
         shifts = gradients.sum((-2, -1)) if self.bias is not None else None
         if shifts is not None:
-            squares += sum_of_squares(shifts)
+            lengths = torch.hypot(lengths, norms(shifts))
 
         def sums(weights: Tensor) -> dict[str, Tensor]:
-            row = weights.unsqueeze(-2)
+            column = weights.unsqueeze(-1)
             *models, out, channels, high, wide = weight.shape
-            total = (row @ made).view(*models, out, high, wide, channels)
-            found = {self.weight: total.movedim(-1, -3).contiguous()}
+            total = sum_products(column, zero_nonfinite_(made))
+            total = total.view(*models, out, high, wide, channels)
+            found = {self.weight: total.movedim(-1, -3)}
             if self.bias is not None and shifts is not None:
-                found[self.bias] = (row @ shifts).squeeze(-2)
+                found[self.bias] = sum_products(column, zero_nonfinite_(shifts)).squeeze(-2)
             return found
 
-        return self._inputs(weight, shape, gradients) if onward else None, squares, sums
+        return self._inputs(weight, shape, gradients) if onward else None, lengths, sums
 
     def _inputs(self, weight: Tensor, shape: torch.Size, gradients: Tensor) -> Tensor:
         if weight.ndim == 4:
@@ -231,16 +236,16 @@ class Chain:
         return inputs
 
     def gradients(
-        self, parameters: Parameters, inputs: Tensor, targets: Tensor, loss: Any, *, lead: int
+        self, parameters: Parameters, inputs: Tensor, targets: Tensor, loss: Loss, *, lead: int
     ) -> tuple[Tensor, WeightedSums]:
-        """Squared gradient norms per example, and the weighted sums of all parameters."""
+        """Gradient norms per example, and the weighted sums of all parameters."""
         saved = []
         for step in self.steps:
             inputs, kept = step.forward(parameters, inputs, lead)
             saved.append(kept)
-        back: Tensor | None = output_gradients(loss, inputs, targets, lead)
+        back: Tensor | None = loss_gradients(loss, inputs, targets, lead=lead)
         first = next(n for n, step in enumerate(self.steps) if hasattr(step, "weight"))
-        squares: Tensor | None = None
+        lengths: Tensor | None = None
         parts: list[WeightedSums] = []
         for number in range(len(self.steps) - 1, first - 1, -1):
             assert back is not None
@@ -248,33 +253,10 @@ class Chain:
                 parameters, saved[number], back, number > first
             )
             if found is not None and sums is not None:
-                squares = found if squares is None else squares + found
+                lengths = found if lengths is None else torch.hypot(lengths, found)
                 parts.append(sums)
-        assert squares is not None
-        return squares, lambda weights: {k: v for sums in parts for k, v in sums(weights).items()}
-
-
-def output_gradients(loss: Any, outputs: Tensor, targets: Tensor, lead: int) -> Tensor:
-    """∂ loss / ∂ outputs, by closed form where the loss has one."""
-    closed_form = getattr(loss, "gradient", None)
-    if closed_form is not None:
-        gradients: Tensor = closed_form(outputs, targets)
-        return gradients
-    flat = outputs.detach().flatten(0, lead - 1).requires_grad_()
-    with torch.enable_grad():
-        losses = one_per_example(loss(flat, targets.flatten(0, lead - 1)), len(flat))
-        return torch.autograd.grad(losses.sum(), flat)[0].reshape(outputs.shape)
-
-
-def one_per_example(losses: Any, size: int) -> Tensor:
-    """The losses, if there is one for each example: a mean would hide who contributed what."""
-    if not isinstance(losses, Tensor) or losses.shape != (size,):
-        shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
-        raise InputError(
-            f"loss: gave {shape} for {size} examples, must give one value for each "
-            "(reduction='none')"
-        )
-    return losses
+        assert lengths is not None
+        return lengths, lambda weights: {k: v for sums in parts for k, v in sums(weights).items()}
 
 
 def as_chain(module: nn.Module) -> Chain | None:

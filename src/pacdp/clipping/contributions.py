@@ -1,16 +1,19 @@
 """Per-example gradients of one parameter, kept in whatever form is cheapest.
 
 A layer's weight gradient for one example is a sum over positions t (time steps, pixels) of outer
-products g_t·a_tᵀ of what went in and the gradient of what came out. Three questions are asked of
-it: its squared norm per example, its sum over examples with given weights, and, where nothing
-cheaper will do, itself. The form decides how: the weighted sum is one matrix product as large
-as that of ordinary training, and the norm needs either the gradients themselves or only the inner
-products between positions, whichever moves less memory.
+products g_t·a_tᵀ of what went in and the gradient of what came out. Three things are asked of it:
+a bound on its norm per example, its sum over examples with given weights, and, where nothing
+cheaper will do, the gradients themselves. The form decides how: the weighted sum is one matrix
+product as large as that of ordinary training, and the norm needs either the gradients themselves or
+only the inner products between positions, whichever moves less memory.
+
+Shapes, order and number of operations depend on shapes alone, never on values: an example whose
+gradient is not finite is given the weight 0 and goes through the same arithmetic.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
@@ -18,53 +21,45 @@ import torch
 from torch import Tensor
 from torch.nn.grad import conv2d_weight
 
+from pacdp.clipping.numerics import (
+    BLOCK,
+    LOST_SQUARE,
+    UNIT_DOUBLE,
+    UNIT_SINGLE,
+    examples_per_sum,
+    squared_norms,
+    sum_error,
+    sum_products,
+    zero_nonfinite,
+    zero_nonfinite_,
+)
+
 # A product of positions is preferred while it costs fewer multiplications than this for each number
 # of the gradient that need not be written and read again.
 MULTIPLICATIONS_PER_NUMBER = 64
-# Inner products of positions may cancel; the error of the norm is bounded by this many roundings of
-# the sum of absolute values, and added.
-CANCELLATION = 8 * torch.finfo(torch.float32).eps
 # A convolution with more multiplications than this is worth a call of its own for each example.
 WORTH_A_CALL = 5_000_000
 # Numbers in a buffer that fits into a core's own cache.
 BUFFER = 400_000
 
 
-# Squares of smaller numbers vanish in single precision, also where another factor is huge.
-SMALLEST_SQUARE = 1e-30
-
-
-def sum_of_squares(values: Tensor) -> Tensor:
-    """Over the last dimension, to a few roundings however long it is."""
-    # The norm needs no copy of the squares, but adds them one after the other.
-    if values.shape[-1] <= 4096:
-        return torch.linalg.vector_norm(values, dim=-1).square_()
-    return values.square().sum(-1)
-
-
-def factor(values: Tensor) -> Tensor:
-    """A sum of squares that will be multiplied by another, and so may not vanish."""
-    return sum_of_squares(values).clamp_(min=SMALLEST_SQUARE)
-
-
 class Contribution(Protocol):
     """What one use of a parameter adds to each example's gradient. Everything is float32."""
 
     def squared_norms(self) -> Tensor:
-        """Squared norm of each example's gradient, rounded up where it may cancel: (B,)."""
+        """Squared norm of each example's gradient, at least up to NORM_ERROR: (B,), float64."""
+
+    def squared_rounding(self) -> Tensor | None:
+        """(n·L)² of each example: n terms in a single-precision sum, L their absolute sizes summed.
+
+        None where gradients are added up as they are, so that L is the norm and n the block.
+        """
 
     def per_example(self) -> Tensor:
         """Each example's gradient: (B, *shape)."""
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        """Σ_i w_i·gradient_i: (*shape)."""
-
-    def without(self, examples: Tensor) -> "Contribution":
-        """The same with these examples' gradients zero, whatever they were: (B,) flags."""
-
-
-def _silenced(values: Tensor, examples: Tensor) -> Tensor:
-    return values.masked_fill(examples.reshape(-1, *[1] * (values.ndim - 1)), 0)
+        """Σ_i w_i·gradient_i: (*shape). Examples of weight 0 count as zero whatever they hold."""
 
 
 @dataclass(frozen=True)
@@ -74,17 +69,17 @@ class Rows:
     gradients: Tensor
 
     def squared_norms(self) -> Tensor:
-        return sum_of_squares(self.gradients.flatten(1))
+        return squared_norms(self.gradients.flatten(1))
+
+    def squared_rounding(self) -> None:
+        return None
 
     def per_example(self) -> Tensor:
         return self.gradients
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        flat = self.gradients.flatten(1)
-        return (weights @ flat).reshape(self.gradients.shape[1:])
-
-    def without(self, examples: Tensor) -> "Rows":
-        return Rows(_silenced(self.gradients, examples))
+        flat = zero_nonfinite_(self.gradients.flatten(1))
+        return sum_products(weights[:, None], flat).reshape(self.gradients.shape[1:])
 
 
 @dataclass(frozen=True)
@@ -95,13 +90,22 @@ class Outer:
     gradients: Tensor
 
     def squared_norms(self) -> Tensor:
-        if self.inputs.shape[1] == 1:
-            return factor(self.inputs.flatten(1)) * factor(self.gradients.flatten(1))
+        if self._positions == 1:
+            return squared_norms(self.inputs.flatten(1)) * squared_norms(self.gradients.flatten(1))
         if self._by_positions:
-            return _positions_norms(
-                self.inputs @ self.inputs.mT, self.gradients @ self.gradients.mT
+            return _norms_by_positions(
+                self.inputs @ self.inputs.mT,
+                self.gradients @ self.gradients.mT,
+                *self._squares,
+                sizes=(self.inputs.shape[2], self.gradients.shape[2]),
+                roundings=self.inputs.shape[2] + self.gradients.shape[2],
             )
         return Rows(self._made).squared_norms()
+
+    def squared_rounding(self) -> Tensor | None:
+        if self._positions == 1 or not self._by_positions:
+            return None
+        return _squared_lengths(*self._squares) * (self._at_once * self._positions) ** 2
 
     def per_example(self) -> Tensor:
         return self._made
@@ -109,17 +113,28 @@ class Outer:
     def weighted_sum(self, weights: Tensor) -> Tensor:
         if "_made" in self.__dict__:
             return Rows(self._made).weighted_sum(weights)
-        scaled = self.gradients * weights[:, None, None]
-        return scaled.flatten(0, 1).T @ self.inputs.flatten(0, 1)
+        scaled = zero_nonfinite_(self.gradients * weights[:, None, None])
+        inputs = zero_nonfinite(self.inputs)
+        rows = BLOCK if self._positions == 1 else self._at_once * self._positions
+        return sum_products(scaled.flatten(0, 1), inputs.flatten(0, 1), rows)
 
-    def without(self, examples: Tensor) -> "Outer":
-        return Outer(_silenced(self.inputs, examples), _silenced(self.gradients, examples))
+    @property
+    def _positions(self) -> int:
+        return self.inputs.shape[1]
+
+    @property
+    def _at_once(self) -> int:
+        return examples_per_sum(len(self.inputs), self._positions)
 
     @property
     def _by_positions(self) -> bool:
-        positions, size_in = self.inputs.shape[1:]
-        size_out = self.gradients.shape[2]
-        return _cheaper_by_positions(positions, size_in, size_out)
+        size_in, size_out = self.inputs.shape[2], self.gradients.shape[2]
+        return self._at_once > 0 and _cheaper_by_positions(self._positions, size_in, size_out)
+
+    @cached_property
+    def _squares(self) -> tuple[Tensor, Tensor]:
+        """‖a_t‖² and ‖g_t‖² of each position."""
+        return squared_norms(self.inputs), squared_norms(self.gradients)
 
     @cached_property
     def _made(self) -> Tensor:
@@ -144,7 +159,18 @@ class Convolution:
         if not self._by_positions:
             return Rows(self._made).squared_norms()
         gradients = self.gradients.flatten(2)
-        return _positions_norms(self._patch_products(), gradients.mT @ gradients)
+        return _norms_by_positions(
+            self._patch_products,
+            gradients.mT @ gradients,
+            *self._squares,
+            sizes=(math.prod(self._shape[1:]), self._shape[0]),
+            roundings=self._patch_terms + self._shape[0],
+        )
+
+    def squared_rounding(self) -> Tensor | None:
+        if not self._by_positions:
+            return None
+        return _squared_lengths(*self._squares) * (self._at_once * self._positions) ** 2
 
     def per_example(self) -> Tensor:
         return self._made if self._one_by_one else self._made.permute(0, 1, 4, 2, 3)
@@ -153,14 +179,13 @@ class Convolution:
         if "_made" in self.__dict__:
             total = Rows(self._made).weighted_sum(weights)
             return total if self._one_by_one else total.permute(0, 3, 1, 2)
-        return self._summed(self.inputs, self.gradients * weights[:, None, None, None])
-
-    def without(self, examples: Tensor) -> "Convolution":
-        return replace(
-            self,
-            inputs=_silenced(self.inputs, examples),
-            gradients=_silenced(self.gradients, examples),
-        )
+        scaled = zero_nonfinite_(self.gradients * weights[:, None, None, None])
+        inputs = zero_nonfinite(self.inputs)
+        parts = zip(inputs.split(self._at_once), scaled.split(self._at_once), strict=True)
+        total = self._summed(*next(parts))
+        for part in parts:
+            total = total.double().add_(self._summed(*part))
+        return total
 
     def _summed(self, inputs: Tensor, gradients: Tensor) -> Tensor:
         """The ordinary weight gradient, summed over examples."""
@@ -179,15 +204,37 @@ class Convolution:
         return (self.gradients.shape[1], channels, *self.kernel)
 
     @property
+    def _positions(self) -> int:
+        return self.gradients[0, 0].numel()
+
+    @property
+    def _at_once(self) -> int:
+        return examples_per_sum(len(self.inputs), self._positions)
+
+    @property
     def _by_positions(self) -> bool:
         out, size_in = self._shape[0], math.prod(self._shape[1:])
-        positions = self.gradients[0, 0].numel()
-        return self.groups == 1 and _cheaper_by_positions(positions, size_in, out)
+        fits = self.groups == 1 and self._at_once > 0
+        return fits and _cheaper_by_positions(self._positions, size_in, out)
 
     @property
     def _one_by_one(self) -> bool:
-        return math.prod(self._shape) * self.gradients[0, 0].numel() > WORTH_A_CALL
+        return math.prod(self._shape) * self._positions > WORTH_A_CALL
 
+    @property
+    def _patch_terms(self) -> int:
+        """Roundings that one product goes through in an inner product of two patches."""
+        return self._shape[1] + math.prod(self.kernel)
+
+    @cached_property
+    def _squares(self) -> tuple[Tensor, Tensor]:
+        """‖a_t‖² and ‖g_t‖² of each position, with patches a_t."""
+        patches = self._patch_products.diagonal(dim1=1, dim2=2).double()
+        lost = math.prod(self._shape[1:]) * LOST_SQUARE
+        patches = patches * (1 + 2 * sum_error(self._patch_terms)) + lost
+        return patches, squared_norms(self.gradients.flatten(2).mT)
+
+    @cached_property
     def _patch_products(self) -> Tensor:
         """Inner products of the patches at any two positions: (B, T, T).
 
@@ -266,7 +313,16 @@ class Lookup:
 
     def squared_norms(self) -> Tensor:
         same = (self.indices[:, :, None] == self.indices[:, None, :]).to(self.gradients.dtype)
-        return _positions_norms(same, self.gradients @ self.gradients.mT)
+        products = self.gradients @ self.gradients.mT
+        size = self.gradients.shape[2]
+        return _norms_by_positions(
+            same, products, *self._squares, sizes=(1, size), roundings=size
+        )
+
+    def squared_rounding(self) -> Tensor:
+        # Summed in double precision, in units of the single-precision roundoff.
+        terms = self.indices.numel() * UNIT_DOUBLE / UNIT_SINGLE
+        return _squared_lengths(*self._squares) * terms**2
 
     def per_example(self) -> Tensor:
         batch, _, size = self.gradients.shape
@@ -275,12 +331,15 @@ class Lookup:
         return made.scatter_add_(1, index, self.gradients)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        scaled = self.gradients * weights[:, None, None]
-        made = self.gradients.new_zeros(self.rows, scaled.shape[2])
+        scaled = zero_nonfinite_(self.gradients * weights[:, None, None]).double()
+        made = scaled.new_zeros(self.rows, scaled.shape[2])
         return made.index_add_(0, self.indices.flatten(), scaled.flatten(0, 1))
 
-    def without(self, examples: Tensor) -> "Lookup":
-        return replace(self, gradients=_silenced(self.gradients, examples))
+    @cached_property
+    def _squares(self) -> tuple[Tensor, Tensor]:
+        """1 and ‖g_t‖² of each position."""
+        squares = squared_norms(self.gradients)
+        return torch.ones_like(squares), squares
 
 
 class Together:
@@ -298,21 +357,20 @@ class Together:
     def squared_norms(self) -> Tensor:
         return self._rows.squared_norms()
 
+    def squared_rounding(self) -> None:
+        return None
+
     def per_example(self) -> Tensor:
         return self._rows.per_example()
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         return self._rows.weighted_sum(weights)
 
-    def without(self, examples: Tensor) -> Rows:
-        return self._rows.without(examples)
 
-
-def by_unit(use: Contribution, units: Tensor) -> Rows:
+def by_unit(use: Contribution, units: Tensor, count: int) -> Rows:
     """Each unit's gradient, the sum of its examples', from ``units`` 0, 1, ... of the examples."""
     gradients = use.per_example()
-    number = int(units.max()) + 1
-    total = gradients.new_zeros(number, *gradients.shape[1:])
+    total = gradients.new_zeros(count, *gradients.shape[1:])
     return Rows(total.index_add_(0, units, gradients))
 
 
@@ -321,12 +379,29 @@ def _cheaper_by_positions(positions: int, size_in: int, size_out: int) -> bool:
     return products < MULTIPLICATIONS_PER_NUMBER * size_in * size_out
 
 
-def _positions_norms(inputs: Tensor, gradients: Tensor) -> Tensor:
-    """‖Σ_t g_t·a_tᵀ‖² = Σ_{t,s} (a_t·a_s)(g_t·g_s), plus what rounding may have cancelled."""
-    norms = (inputs * gradients).sum((1, 2))
-    lengths, others = (
-        square.diagonal(dim1=1, dim2=2).clamp(min=SMALLEST_SQUARE).sqrt()
-        for square in (inputs, gradients)
-    )
-    largest = (lengths * others).sum(1).square()
-    return norms.clamp(min=0) + CANCELLATION * largest
+def _norms_by_positions(
+    inputs: Tensor,
+    gradients: Tensor,
+    input_squares: Tensor,
+    gradient_squares: Tensor,
+    *,
+    sizes: tuple[int, int],
+    roundings: int,
+) -> Tensor:
+    """An upper bound on ‖Σ_t g_t·a_tᵀ‖² = Σ_{t,s} (a_t·a_s)(g_t·g_s) from inner products.
+
+    ``sizes`` are the numbers of products in the inner products of a and of g, and ``roundings`` how
+    many roundings a pair of them goes through. Terms can cancel, so errors are bounded relative to
+    L² = (Σ_t ‖g_t‖·‖a_t‖)², and added; so is what products that underflow can add up to.
+    """
+    norms = (inputs * gradients).sum(2).sum(1).double().clamp_(min=0)
+    positions = inputs.shape[1]
+    relative = 1.01 * sum_error(roundings + 2 * positions + 2)
+    norms += relative * _squared_lengths(input_squares, gradient_squares)
+    lost = sizes[0] * gradient_squares.sum(1) + sizes[1] * input_squares.sum(1) + positions
+    return norms.add_(lost, alpha=2 * positions * LOST_SQUARE)
+
+
+def _squared_lengths(input_squares: Tensor, gradient_squares: Tensor) -> Tensor:
+    """L² = (Σ_t ‖g_t‖·‖a_t‖)² of each example."""
+    return (input_squares * gradient_squares).sqrt_().sum(1).square_()

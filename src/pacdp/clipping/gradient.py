@@ -1,45 +1,98 @@
-"""Clipped sums of per-example gradients, at the price of an ordinary training step.
+"""Clipped sums of per-example gradients, at about the price of an ordinary training step.
 
 One forward pass notes what went into each layer; one backward pass finds the gradient of what came
 out of it, and no weight gradients. From the two follow every example's gradient norm, and the sum
-over examples, each scaled to at most C (book-keeping; Bu et al. 2023). Nothing is trusted to the
-order in which a model uses its layers: a layer called twice and weights tied between layers are
-added up before their norm is taken, and a parameter that is used where no layer can see it is
-refused by name.
+over examples, each scaled to at most C (book-keeping; Bu et al. 2023). A layer called twice and
+weights tied between layers are added up before their norm is taken.
+
+That is private only if no example can influence another one's gradient. So a model takes this path
+only if its forward pass is shown to treat examples separately (:mod:`pacdp.clipping.separation`).
+Any other model runs on each example by itself, which is slower and needs no such proof.
+
+Everything about a computation but its numbers depends on public things: which path is taken, the
+shapes, the order and the number of operations. An example whose gradient is not finite contributes
+zero, through the same operations as any other. Paths are chosen and tested on synthetic examples.
 """
 
-import math
-from collections.abc import Callable, Sequence
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, grad
 
-from pacdp.checks import count, positive_number, word
-from pacdp.clipping.bounded import ClippedSum, clip_factors
-from pacdp.clipping.chain import Chain, altered, as_chain, one_per_example
-from pacdp.clipping.contributions import Contribution, Together, by_unit
+from pacdp.checks import count, word
+from pacdp.clipping.bounded import ClippedSum
+from pacdp.clipping.chain import Chain, WeightedSums, altered, as_chain
+from pacdp.clipping.contributions import Contribution, Rows, Together, by_unit
+from pacdp.clipping.flushing import run_flushed
+from pacdp.clipping.losses import Loss, loss_gradients, require_one_per_example, vmap_or_loop
+from pacdp.clipping.numerics import (
+    BLOCK,
+    SUM_ERROR,
+    UNIT_SINGLE,
+    check_clipping_bound,
+    clip_factors,
+    shrink_bound,
+)
 from pacdp.clipping.recording import Use, collect, recording, refuse_changes
-from pacdp.clipping.stacked import model_sum
+from pacdp.clipping.separation import find_mixing
 from pacdp.clipping.validation import require_private
 from pacdp.errors import InputError
 from pacdp.privacy import Adjacency
 
-# From a model's output and the targets, one loss for each example.
-Loss = Callable[[Any, Any], Tensor]
-
 # How far the sum of per-example gradients may be from the gradient, relative to their norms.
 TOLERANCE, TOLERANCE_OF_HALF = 1e-3, 5e-2
-# How often a path is verified at most, while some parameter has had no gradient to compare.
-VERIFICATIONS = 5
+# Gradients that are materialised at once where each example runs by itself.
+LARGEST_BLOCK = 2**24
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """What is known of the gradients of some examples (or units)."""
+
+    lengths: Tensor
+    """Norms; not finite where the gradient is not."""
+    rounding: Tensor | None
+    """n·L of sums over positions, as in ``Contribution``; None where there are none."""
+    sums: WeightedSums
+
+    def clipped_sum(
+        self, bound: float, *, examples: int, sums: int, present: Tensor | None
+    ) -> dict[str, Tensor]:
+        """Σ f_i·g_i with clip factors f_i, so that rounding cannot carry the total beyond C.
+
+        The total is over so many ``examples``, in so many partial ``sums``, of which this is one.
+        """
+        lengths = self.lengths
+        if self.rounding is not None:
+            # Clipped harder where the terms of a gradient cancel so much that rounding would tell.
+            scale = 2.01 * UNIT_SINGLE * min(len(lengths), BLOCK) / SUM_ERROR
+            lengths = torch.maximum(lengths, scale * self.rounding)
+        factors = clip_factors(lengths, shrink_bound(bound, examples, sums=sums))
+        return self.sums(factors if present is None else factors * present)
+
+
+@dataclass(frozen=True)
+class Path:
+    """How the examples of a batch are computed, and why."""
+
+    description: str
+    chain: Chain | None = None
+    separately: bool = False
+    """Whether each example runs by itself."""
 
 
 class ClippedGradient:
     """Clipped sums for one module and one loss, as values that carry their sensitivity.
 
-    Formal guarantee: whatever the examples, replacing one by a null example moves the sum by at
-    most C in L2 over all parameters together, and swapping one for another by at most 2C, up to
-    rounding of the sum itself. Examples whose gradient is not finite contribute zero.
+    Formal guarantee: whatever the examples and the weights, replacing one example by a null example
+    moves the sum, as it is rounded to the public grid when released, by at most C in L2 over all
+    parameters together, and swapping one for another by at most 2C. This holds for the arithmetic
+    that runs (``docs/numerics.md``). Examples whose gradient is not finite contribute zero.
 
     ``loss`` must return one value per example, such as ``F.cross_entropy(..., reduction="none")``.
     The sum is a sum, not a mean: divide by a public number when it is released. ``microbatch``
@@ -75,48 +128,39 @@ class ClippedGradient:
         self._prepare()
 
     def __call__(
-        self, inputs: Any, targets: Any, *, clipping_bound: float, units: Any = None
+        self,
+        inputs: Any,
+        targets: Any,
+        *,
+        clipping_bound: float,
+        units: Any = None,
+        present: Tensor | None = None,
     ) -> ClippedSum:
         """Σ_i g_i·min(1, C/‖g_i‖) over the examples of a batch, which may be empty.
 
         ``units``, one whole number for each example, says which belong together: then g_i is the
-        sum over the examples of unit i, and ``microbatch`` counts units, too.
+        sum over the examples of unit i, and ``microbatch`` counts units, too. ``present``, a
+        boolean for each example (or unit, in the order of their numbers), says which count: the
+        others are computed as well and contribute zero, so that nobody can tell who was left out.
         """
-        if (units is None) != (self.unit == "record"):
+        bound = check_clipping_bound("clipping_bound", clipping_bound)
+        numbers = self._unit_numbers(units, batch_size(inputs))
+        size = batch_size(inputs) if numbers is None else _highest(numbers)
+        if present is not None and (present.dtype != torch.bool or present.shape != (size,)):
             raise InputError(
-                f"units: {'are missing' if units is None else 'were given'}, but one {self.unit} "
-                "at a time is clipped"
+                f"present: is {present.dtype} of shape {tuple(present.shape)}, must be bool of "
+                f"shape ({size},)"
             )
-        bound = positive_number("clipping_bound", clipping_bound)
-        self._look_again()
-        size = batch_size(inputs)
-        step = self.microbatch or max(size, 1)
-        total: dict[str, Tensor] = {}
-        dropped = 0
-        numbers = None if units is None else _from_zero(torch.as_tensor(units), size)
-        for start in range(0, size if numbers is None else _most(numbers), step):
-            whole = step >= size
-            part: slice | Tensor = slice(start, start + step)
-            if numbers is not None and not whole:
-                # Whole units, whatever order their examples come in.
-                part = torch.nonzero((numbers >= start) & (numbers < start + step)).flatten()
-            found, bad = self._sum(
-                inputs if whole else part_of(inputs, part),
-                targets if whole else part_of(targets, part),
-                bound,
-                None if numbers is None else _from_zero(numbers if whole else numbers[part]),
-            )
-            dropped += bad
-            total = {n: total[n] + v for n, v in found.items()} if total else found
-        if not total:
-            total = self._zeros()
+        self.check(inputs, targets)
+        values = run_flushed(
+            partial(self._sum, inputs, targets, numbers, present, bound=bound, size=size)
+        )
         return ClippedSum(
-            values=total,
+            values=values,
             bound=bound,
             sensitivity=bound * self.adjacency.sensitivity,
             adjacency=self.adjacency,
             unit=self.unit,
-            not_finite=dropped,
         )
 
     @property
@@ -124,6 +168,23 @@ class ClippedGradient:
         """The module as a plain sequence of known layers, none of which is random, if it is one."""
         self._look_again()
         return self._chain
+
+    def check(self, inputs: Any, targets: Any) -> str:
+        """Choose how examples of these shapes and types are computed, and test it; what was chosen.
+
+        Only shapes and types are read: the test runs on synthetic examples, once for each of them.
+        A model that cannot be trained privately is refused here, before anything is paid for.
+
+        >>> from pacdp.clipping import CrossEntropy
+        >>> gradient = ClippedGradient(nn.Linear(2, 2), CrossEntropy(), adjacency="zero-out")
+        >>> gradient.check(torch.randn(8, 2), torch.zeros(8, dtype=torch.long))
+        'all examples at once: a plain sequence of known layers'
+        """
+        refuse_reduced_precision()
+        if torch.is_inference_mode_enabled():
+            raise InputError("torch.inference_mode: has no gradients; leave it for training")
+        self._look_again()
+        return self._path(inputs, targets).description
 
     def norms(self, inputs: Any, targets: Any, *, units: Any = None) -> Tensor:
         """Each example's (or unit's) gradient norm. Nothing derived from it may leave unpaid.
@@ -133,19 +194,20 @@ class ClippedGradient:
         >>> gradient.norms(torch.randn(8, 2), torch.zeros(8, dtype=torch.long)).shape
         torch.Size([8])
         """
-        self._look_again()
-        size = batch_size(inputs)
-        if not size:
-            return torch.zeros(0)
-        contributions = self._contributions(inputs, targets)
-        if units is not None:
-            numbers = _from_zero(torch.as_tensor(units), size)
-            contributions = {name: by_unit(use, numbers) for name, use in contributions.items()}
-        return _squared_norms(contributions).sqrt()
+        numbers = self._unit_numbers(units, batch_size(inputs))
+        size = batch_size(inputs) if numbers is None else _highest(numbers)
+        self.check(inputs, targets)
+
+        def compute() -> list[Tensor]:
+            parts = _split(inputs, targets, numbers, size, self._step(inputs, targets, size))
+            return [self._gradients(*part).lengths for _, part in parts]
+
+        found = run_flushed(compute)
+        return torch.cat(found) if found else torch.zeros(0)
 
     def _look_again(self) -> None:
         """Notice what has been done to the module since: a stale view of it would be silent."""
-        if not _unchanged(self._seen) or (self._chain and any(map(altered, self._layers))):
+        if not _unchanged(self._seen) or any(map(altered, self._layers)) != self._altered:
             self._prepare()
 
     def _prepare(self) -> None:
@@ -155,118 +217,339 @@ class ClippedGradient:
         self._chain = as_chain(self.module)
         self._seen = _parts(self.module)
         self._layers = list(self.module.modules())
-        # For each path through the model: how often it was verified, and which parameters moved.
-        self._verified: dict[tuple[str, ...], tuple[int, frozenset[str]]] = {}
+        self._altered = any(map(altered, self._layers))
+        self._paths: dict[Any, Path] = {}
+
+    def _unit_numbers(self, units: Any, size: int) -> Tensor | None:
+        if (units is None) != (self.unit == "record"):
+            raise InputError(
+                f"units: {'are missing' if units is None else 'were given'}, but one {self.unit} "
+                "at a time is clipped"
+            )
+        return None if units is None else _from_zero(torch.as_tensor(units), size)
 
     def _sum(
-        self, inputs: Any, targets: Any, bound: float, units: Tensor | None
-    ) -> tuple[dict[str, Tensor], int]:
-        """The clipped sum of a micro-batch, and how many of its gradients were not finite."""
-        if units is None and self._chain is not None and _fits(self._chain, inputs):
-            with torch.no_grad():
-                return model_sum(
-                    self._chain, self._trainable, inputs, targets, self.loss, bound=bound
-                )
-        contributions = self._contributions(inputs, targets)
-        if not contributions:
-            return self._zeros(), 0
-        if units is not None:
-            contributions = {name: by_unit(use, units) for name, use in contributions.items()}
-        squares = _squared_norms(contributions)
-        bad = ~torch.isfinite(squares)
-        if bad.any():
-            # Zero times NaN is NaN, so they are taken out. The batch is not run again without
-            # them: it would draw other dropout masks, and one record would move all others.
-            contributions = {name: use.without(bad) for name, use in contributions.items()}
-        factors = clip_factors(squares.masked_fill(bad, 0), bound)
-        total = {}
-        for name, parameter in self._trainable.items():
-            # Taken out as it is summed, so that what it kept can be freed.
-            contribution = contributions.pop(name, None)
-            if contribution is None:
-                total[name] = torch.zeros_like(parameter, dtype=torch.float32)
-            else:
-                total[name] = contribution.weighted_sum(factors).reshape(parameter.shape)
-        return total, int(bad.sum())
-
-    def _zeros(self) -> dict[str, Tensor]:
+        self,
+        inputs: Any,
+        targets: Any,
+        numbers: Tensor | None,
+        present: Tensor | None,
+        *,
+        bound: float,
+        size: int,
+    ) -> dict[str, Tensor]:
+        """The clipped sum over all parts of a batch."""
+        total: dict[str, Tensor] = {}
+        step = self._step(inputs, targets, size)
+        for place, part in _split(inputs, targets, numbers, size, step):
+            found = self._gradients(*part).clipped_sum(
+                bound,
+                examples=size,
+                sums=-(-size // step) * -(-min(step, size) // BLOCK),
+                present=None if present is None else present[place],
+            )
+            total = {n: total[n].double().add_(v) for n, v in found.items()} if total else found
         return {
-            name: torch.zeros_like(p, dtype=torch.float32) for name, p in self._trainable.items()
+            name: total[name] if name in total else torch.zeros_like(parameter, dtype=torch.float32)
+            for name, parameter in self._trainable.items()
         }
 
-    def _contributions(self, inputs: Any, targets: Any) -> dict[str, Contribution]:
-        """What each trainable parameter gets from each example."""
-        size = batch_size(inputs)
-        if not size:
+    def _step(self, inputs: Any, targets: Any, size: int) -> int:
+        """How many examples (or units) are computed at once."""
+        step = self.microbatch or max(size, 1)
+        if self._path(inputs, targets).separately:
+            numbers = sum(parameter.numel() for parameter in self._trainable.values())
+            step = min(step, max(1, LARGEST_BLOCK // max(numbers, 1)))
+        return step
+
+    def _gradients(
+        self, inputs: Any, targets: Any, units: Tensor | None, unit_count: int
+    ) -> Gradients:
+        """What is known of the gradients of some examples, or of the units they belong to."""
+        path = self._path(inputs, targets)
+        if path.chain is not None:
+            with torch.no_grad():
+                lengths, sums = path.chain.gradients(
+                    self._trainable, inputs, targets, self.loss, lead=1
+                )
+            return Gradients(lengths, None, sums)
+        compute = self._alone if path.separately else self._recorded
+        contributions = compute(inputs, targets)
+        if units is not None:
+            contributions = {
+                name: by_unit(use, units, unit_count) for name, use in contributions.items()
+            }
+        size = batch_size(inputs) if units is None else unit_count
+        return _join(contributions, size, self._trainable)
+
+    def _recorded(self, inputs: Any, targets: Any) -> dict[str, Contribution]:
+        """What each parameter gets from each example, by one pass of all of them."""
+        uses, outputs = self._forward(inputs)
+        if outputs.grad_fn is None:
             return {}
-        uses, losses = self._forward(inputs, targets)
-        path = tuple(use.layer for use in uses)
-        times, moved = self._verified.get(path, (0, frozenset()))
-        if times < VERIFICATIONS and len(moved) < len(self._trainable):
-            # How often it is verified depends on the records; what dropout draws must not.
-            with torch.random.fork_rng():
-                found = self._verify(inputs, targets)
-            self._verified[path] = times + 1, moved | found
-        return self._collected(uses, losses)
+        back = loss_gradients(self.loss, outputs.detach(), targets)
+        return self._contributions(uses, outputs, back)
 
-    def _forward(self, inputs: Any, targets: Any) -> tuple[list[Use], Tensor]:
-        if torch.is_inference_mode_enabled():
-            raise InputError("torch.inference_mode: has no gradients; leave it for training")
-        size = batch_size(inputs)
-        with recording(self.module, size) as uses, torch.enable_grad():
-            outputs = self.module(*inputs) if isinstance(inputs, tuple) else self.module(inputs)
-            losses = one_per_example(self.loss(outputs, targets), size)
-        refuse_changes(uses)
-        return uses, losses
-
-    def _collected(self, uses: Sequence[Use], losses: Tensor) -> dict[str, Contribution]:
+    def _contributions(
+        self, uses: Sequence[Use], outputs: Tensor, back: Tensor
+    ) -> dict[str, Contribution]:
         names = {id(parameter): name for name, parameter in self._trainable.items()}
-        collected = collect(self.module, uses, losses, names)
+        collected = collect(self.module, uses, outputs, back, names)
         return {
             name: found[0] if len(found) == 1 else Together(found)
             for name, found in collected.items()
         }
 
-    def _verify(self, inputs: Any, targets: Any) -> set[str]:
-        """Hold the sum of per-example gradients against ordinary autograd, on a few examples.
+    def _forward(self, inputs: Any) -> tuple[list[Use], Any]:
+        with recording(self.module, batch_size(inputs)) as uses, torch.enable_grad():
+            outputs = self.module(*inputs) if isinstance(inputs, tuple) else self.module(inputs)
+        refuse_changes(uses)
+        return uses, outputs
 
-        It finds what no rule foresees: a weight used behind its layer's back, a layer that draws
-        its own random numbers, a first dimension that only happened to have the size of the batch.
-        Answers with the parameters that had a gradient, and so were really put to the test.
-        """
-        size = batch_size(inputs)
-        # Another number of examples than the batch has.
-        few = torch.arange(min(size - 1, 4)) if size > 1 else torch.tensor([0, 0])
-        uses, losses = self._forward(part_of(inputs, few), part_of(targets, few))
-        if losses.grad_fn is None:
-            return set(self._trainable)
-        whole = torch.autograd.grad(
-            losses.sum(), list(self._trainable.values()), retain_graph=True, allow_unused=True
-        )
-        gradients = {
-            name: torch.zeros_like(parameter) if gradient is None else gradient
-            for (name, parameter), gradient in zip(self._trainable.items(), whole, strict=True)
+    def _alone(self, inputs: Any, targets: Any) -> dict[str, Contribution]:
+        """What each parameter gets from each example, each of which runs by itself."""
+        trained = {name: parameter.detach() for name, parameter in self._trainable.items()}
+        held = {
+            name: value.detach()
+            for name, value in (*self.module.named_parameters(), *self.module.named_buffers())
+            if name not in trained
         }
-        norms = {name: float(g.float().norm()) for name, g in gradients.items()}
-        contributions = self._collected(uses, losses)
-        scale = math.fsum(norms.values())
-        if contributions:
-            scale += float(_squared_norms(contributions).sqrt().sum())
-        if not math.isfinite(scale):
-            return set()
-        for name, gradient in gradients.items():
-            error = gradient.float()
+
+        def loss_of_one(parameters: dict[str, Tensor], given: Any, target: Any) -> Tensor:
+            # Copies: what a module writes into its buffers must not reach another example.
+            state = {**parameters, **{name: value.clone() for name, value in held.items()}}
+            arguments = given if isinstance(given, tuple) else (given,)
+            outputs = functional_call(self.module, state, tuple(a[None] for a in arguments))
+            own = tuple(t[None] for t in target) if isinstance(target, tuple) else target[None]
+            return require_one_per_example(self.loss(outputs, own), 1).sum()
+
+        found = vmap_or_loop(partial(grad(loss_of_one), trained), (inputs, targets))
+        return {name: Rows(gradient.float().contiguous()) for name, gradient in found.items()}
+
+    def _path(self, inputs: Any, targets: Any) -> Path:
+        """How examples of these shapes and types are computed."""
+        key = (self.module.training, *map(_signature, (inputs, targets)))
+        if key not in self._paths:
+            self._paths[key] = self._choose_path(inputs, targets)
+        return self._paths[key]
+
+    def _choose_path(self, inputs: Any, targets: Any) -> Path:
+        if self._chain is not None and _fits(self._chain, inputs) and self.unit == "record":
+            known = "all examples at once: a plain sequence of known layers"
+            return Path(known, chain=self._chain)
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(0)
+            return self._tested_path(*synthetic_examples(self.module, inputs, targets))
+
+    def _tested_path(self, inputs: Any, targets: Any) -> Path:
+        """The path of a model that is no chain, tested on synthetic examples."""
+        try:
+            module = copy.deepcopy(self.module)
+        except Exception as error:
+            reason = f"it cannot be copied to be tested ({_first_line(error)})"
+            return self._separate_path(inputs, targets, reason)
+        with torch.no_grad():
+            for parameter in module.parameters():
+                if parameter.requires_grad:
+                    # Layers that start at zero would hide what is behind them.
+                    parameter.add_(0.1 * torch.randn_like(parameter))
+        engine = copy.copy(self)
+        engine.module = module
+        engine._prepare()
+        reason = find_mixing(module, inputs if isinstance(inputs, tuple) else (inputs,))
+        if reason is None:
+            reason = engine._find_wrong_rule(inputs, targets)
+        if reason is None:
+            return Path("all examples at once: shown to treat examples separately")
+        return engine._separate_path(inputs, targets, reason)
+
+    def _separate_path(self, inputs: Any, targets: Any, reason: str) -> Path:
+        """Each example by itself, if the model can; one that visibly mixes examples is refused."""
+        refuse_mixing(self.module, inputs)
+        try:
+            self._alone(inputs, targets)
+        except InputError:
+            raise
+        except Exception as error:
+            raise InputError(
+                f"model: has no gradient for one example alone ({_first_line(error)}); examples "
+                "must not need each other"
+            ) from error
+        return Path(f"each example by itself: {reason}", separately=True)
+
+    def _find_wrong_rule(self, inputs: Any, targets: Any) -> str | None:
+        """Compare with ordinary autograd on synthetic examples: which parameter differs, if any.
+
+        It finds what no rule foresees: a layer that draws its own random numbers, a first dimension
+        that only happened to have the size of the batch.
+        """
+        try:
+            uses, outputs = self._forward(inputs)
+        except InputError as error:
+            return str(error)
+        if not isinstance(outputs, Tensor):
+            return f"it returns {type(outputs).__name__}, not one tensor"
+        back = loss_gradients(self.loss, outputs.detach(), targets)
+        if outputs.grad_fn is None:
+            return None
+        weights = 0.5 + torch.rand(len(outputs), device=outputs.device)
+        expected = torch.autograd.grad(
+            outputs,
+            list(self._trainable.values()),
+            (back * weights.reshape(-1, *[1] * (back.ndim - 1))).to(outputs.dtype),
+            retain_graph=True,
+            allow_unused=True,
+        )
+        try:
+            contributions = self._contributions(uses, outputs, back)
+        except InputError as error:
+            return str(error)
+        scale = float(_join(contributions, len(outputs), self._trainable).lengths.sum())
+        for (name, parameter), gradient in zip(self._trainable.items(), expected, strict=True):
+            whole = torch.zeros_like(parameter) if gradient is None else gradient
+            error = whole.float()
             if name in contributions:
-                made = contributions[name].weighted_sum(torch.ones(len(few), device=error.device))
-                error = error - made.reshape(error.shape)
-            half = torch.finfo(gradient.dtype).bits < 32
-            if float(error.norm()) > (TOLERANCE_OF_HALF if half else TOLERANCE) * scale:
-                raise InputError(
+                error = error - contributions[name].weighted_sum(weights).reshape(error.shape)
+            half = torch.finfo(parameter.dtype).bits < 32
+            largest = max(scale, float(whole.float().norm()), 1e-30)
+            # Not >, so that NaN fails.
+            if not float(error.norm()) <= (TOLERANCE_OF_HALF if half else TOLERANCE) * largest:
+                return (
                     f"parameter {name}: gradients of examples do not add up to the gradient; it is "
-                    "used outside its own layer's forward, or in a layer without a rule that "
-                    "draws random numbers"
+                    "used outside its own layer's forward, or in a layer that draws random numbers"
                 )
-        return {name for name, norm in norms.items() if norm > 1e-3 * scale / len(norms)}
+        return None
+
+
+def _split(
+    inputs: Any, targets: Any, numbers: Tensor | None, size: int, step: int
+) -> Iterator[tuple[slice, tuple[Any, Any, Tensor | None, int]]]:
+    """The examples (or units) in parts of a public size: their place, and what to compute."""
+    for start in range(0, size, step):
+        place = slice(start, min(start + step, size))
+        if step >= size:
+            yield place, (inputs, targets, numbers, size)
+        elif numbers is None:
+            yield place, (part_of(inputs, place), part_of(targets, place), None, 0)
+        else:
+            # Whole units, whatever order their examples come in.
+            index = torch.nonzero((numbers >= start) & (numbers < place.stop)).flatten()
+            chosen = part_of(inputs, index), part_of(targets, index)
+            yield place, (*chosen, numbers[index] - start, place.stop - start)
+
+
+def _join(
+    contributions: dict[str, Contribution], size: int, parameters: Mapping[str, Tensor]
+) -> Gradients:
+    """The gradients over all parameters together. Contributions are let go as they are summed."""
+    if not contributions:
+        return Gradients(torch.zeros(size), None, lambda weights: {})
+    squares = {name: use.squared_norms() for name, use in contributions.items()}
+    rounding = {name: use.squared_rounding() for name, use in contributions.items()}
+    total: Tensor | None = None
+    if any(value is not None for value in rounding.values()):
+        # Gradients that are added up as they are: as many terms as a block has examples.
+        plain = min(size, BLOCK) ** 2
+        parts = [
+            plain * squares[name] if value is None else value for name, value in rounding.items()
+        ]
+        total = torch.stack(parts).sum(0).sqrt_()
+
+    def sums(weights: Tensor) -> dict[str, Tensor]:
+        return {
+            name: contributions.pop(name).weighted_sum(weights).reshape(parameters[name].shape)
+            for name in list(contributions)
+        }
+
+    return Gradients(torch.stack(list(squares.values())).sum(0).sqrt_(), total, sums)
+
+
+def refuse_reduced_precision() -> None:
+    """Refuse modes in which products of float32 numbers are rounded to fewer bits than assumed.
+
+    >>> refuse_reduced_precision()
+    """
+    modes = {
+        "torch.backends.mkldnn.matmul.fp32_precision": torch.backends.mkldnn.matmul,
+        "torch.backends.mkldnn.conv.fp32_precision": torch.backends.mkldnn.conv,
+    }
+    if torch.cuda.is_available():
+        modes["torch.backends.cuda.matmul.fp32_precision"] = torch.backends.cuda.matmul
+        modes["torch.backends.cudnn.conv.fp32_precision"] = torch.backends.cudnn.conv
+    for name, backend in modes.items():
+        if backend.fp32_precision not in ("none", "ieee"):
+            raise InputError(
+                f"{name} = {backend.fp32_precision}: must be ieee; the bound on rounding errors "
+                "holds for full single precision alone"
+            )
+    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+        raise InputError(
+            "torch.autocast: must be off; the bound on rounding errors holds for full single "
+            "precision alone"
+        )
+
+
+def refuse_mixing(module: nn.Module, inputs: Any) -> None:
+    """Refuse a model whose output for an example is another one when the example is alone.
+
+    For the user's sake: such a model would train on something else than was meant. The guarantee
+    does not depend on it, since models that reach this test run on each example by itself.
+    """
+    arguments = inputs if isinstance(inputs, tuple) else (inputs,)
+    with torch.no_grad():
+        together, again = module(*arguments), module(*arguments)
+        if not isinstance(together, Tensor) or not torch.equal(together, again):
+            return
+        try:
+            alone = [module(*(a[n : n + 1] for a in arguments)) for n in range(len(together))]
+        except Exception as error:
+            raise InputError(
+                f"model: cannot take one example alone ({_first_line(error)}); examples must not "
+                "need each other"
+            ) from error
+    scale = float(together.float().abs().max())
+    difference = float((torch.cat(alone) - together).float().abs().max())
+    if not difference <= TOLERANCE_OF_HALF * scale:
+        raise InputError(
+            "model: its output for an example depends on the other examples of the batch; "
+            "examples must not see each other"
+        )
+
+
+def synthetic_examples(module: nn.Module, inputs: Any, targets: Any) -> tuple[Any, Any]:
+    """Made-up examples of the shapes and types of those given, from torch's random state."""
+    tokens = [m.num_embeddings for m in module.modules() if isinstance(m, nn.Embedding)]
+    parts = [*(inputs if isinstance(inputs, tuple) else (inputs,))]
+    parts += targets if isinstance(targets, tuple) else (targets,)
+    # A number of examples that no other dimension has.
+    taken = {size for part in parts for size in part.shape[1:]}
+    size = next(number for number in range(5, 6 + len(taken)) if number not in taken)
+
+    def make(like: Tensor, categories: int, normal: bool) -> Tensor:
+        shape = (size, *like.shape[1:])
+        if like.is_floating_point():
+            draw = torch.randn(shape) if normal else torch.rand(shape)
+            return draw.to(like.dtype).to(like.device)
+        return torch.randint(0, categories, shape).to(like.dtype).to(like.device)
+
+    def make_each(values: Any, categories: int, normal: bool) -> Any:
+        if isinstance(values, tuple):
+            return tuple(make(value, categories, normal) for value in values)
+        return make(values, categories, normal)
+
+    # Targets may be classes, probabilities or numbers: 0 and 1, or between them, suits all.
+    return make_each(inputs, min(tokens, default=2), True), make_each(targets, 2, False)
+
+
+def _signature(values: Any) -> Any:
+    """What a path is chosen by: types and shapes, but not the number of examples."""
+    if isinstance(values, tuple):
+        return tuple(map(_signature, values))
+    return values.shape[1:], values.dtype, values.device
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 # Where each part of a module hangs: where it is looked up, under which name, what was found
@@ -286,15 +569,12 @@ def _parts(module: nn.Module) -> Parts:
 
 def _unchanged(parts: Parts) -> bool:
     """Whether nothing has been replaced, frozen or unfrozen since."""
-    return all(
-        held.get(name) is value and getattr(value, "requires_grad", False) is trainable
-        for held, name, value, trainable in parts
-    )
-
-
-def _squared_norms(contributions: dict[str, Contribution]) -> Tensor:
-    squares = [contribution.squared_norms() for contribution in contributions.values()]
-    return torch.stack(squares).sum(0)
+    for held, name, value, trainable in parts:
+        if held.get(name) is not value:
+            return False
+        if isinstance(value, nn.Parameter) and value.requires_grad is not trainable:
+            return False
+    return True
 
 
 def _fits(chain: Chain, inputs: Any) -> bool:
@@ -304,10 +584,10 @@ def _fits(chain: Chain, inputs: Any) -> bool:
     )
 
 
-def _from_zero(units: Tensor, size: int | None = None) -> Tensor:
+def _from_zero(units: Tensor, size: int) -> Tensor:
     """The units of some examples as 0, 1, 2, ... without gaps."""
     fits = units.ndim == 1 and not units.is_floating_point() and units.dtype != torch.bool
-    if not fits or (size is not None and len(units) != size):
+    if not fits or len(units) != size:
         raise InputError(
             f"units: is {units.dtype} of shape {tuple(units.shape)}, must be one whole number for "
             "each example"
@@ -315,7 +595,7 @@ def _from_zero(units: Tensor, size: int | None = None) -> Tensor:
     return torch.unique(units, return_inverse=True)[1]
 
 
-def _most(numbers: Tensor) -> int:
+def _highest(numbers: Tensor) -> int:
     return int(numbers.max()) + 1 if len(numbers) else 0
 
 

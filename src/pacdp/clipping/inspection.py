@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from pacdp.clipping.gradient import ClippedGradient, Loss, batch_size, part_of
+from pacdp.clipping.gradient import ClippedGradient, batch_size, part_of
+from pacdp.clipping.losses import Loss
 from pacdp.errors import InputError
 
 TOLERANCE = 1e-3

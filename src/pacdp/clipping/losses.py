@@ -2,16 +2,25 @@
 
 Any function of (outputs, targets) that returns one loss per example will do. These also have a
 method ``gradient(outputs, targets)``, the gradient of each loss by its outputs, in their shape and
-with any number of dimensions in front. It spares the engine a pass through autograd.
+with any number of dimensions in front. It spares the engine a pass through autograd. Any other
+function is called with one example at a time (:func:`loss_gradients`), so that no loss can mix
+the examples of a batch.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
+from torch.func import grad, vmap
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from pacdp.errors import InputError
+
+# From a model's output and the targets, one loss for each example.
+Loss = Callable[[Any, Any], Tensor]
 
 
 @dataclass(frozen=True)
@@ -68,6 +77,57 @@ class SquaredError:
     def gradient(self, outputs: Tensor, targets: Tensor) -> Tensor:
         _require(outputs.shape == targets.shape, self, outputs, targets, "the same shape")
         return outputs - targets
+
+
+_CLOSED_FORMS = (CrossEntropy, BinaryCrossEntropy, SquaredError)
+
+
+def loss_gradients(loss: Loss, outputs: Tensor, targets: Tensor, *, lead: int = 1) -> Tensor:
+    """∂ loss_i / ∂ outputs_i of each example, where ``lead`` dimensions stand before an example's.
+
+    >>> squares = lambda outputs, targets: (outputs - targets).square().sum(1)
+    >>> loss_gradients(squares, torch.ones(2, 1), torch.zeros(2, 1))
+    tensor([[2.],
+            [2.]])
+    """
+    if type(loss) in _CLOSED_FORMS:
+        gradients: Tensor = loss.gradient(outputs, targets)  # type: ignore[attr-defined]
+        return gradients
+
+    def loss_of_one(output: Tensor, target: Tensor) -> Tensor:
+        return require_one_per_example(loss(output[None], target[None]), 1).sum()
+
+    flat = (outputs.detach().flatten(0, lead - 1), targets.flatten(0, lead - 1))
+    found: Tensor = vmap_or_loop(grad(loss_of_one), flat)
+    return found.reshape(outputs.shape)
+
+
+def vmap_or_loop(function: Callable[..., Any], examples: tuple[Any, ...]) -> Any:
+    """The function of each example by itself: all at once if torch.func can, else one by one.
+
+    Which of the two it is depends on the function, not on the values of the examples: torch.func
+    refuses control flow that looks at them.
+    """
+    try:
+        return vmap(function, randomness="different")(*examples)
+    except RuntimeError:
+        leaves, structure = tree_flatten(examples)
+        made = [
+            function(*tree_unflatten([leaf[place] for leaf in leaves], structure))
+            for place in range(len(leaves[0]))
+        ]
+        return tree_map(lambda *values: torch.stack(values), *made)
+
+
+def require_one_per_example(losses: Any, size: int) -> Tensor:
+    """The losses, if there is one for each example: a mean would hide who contributed what."""
+    if not isinstance(losses, Tensor) or losses.shape != (size,):
+        shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+        raise InputError(
+            f"loss: gave {shape} for {size} examples, must give one value for each "
+            "(reduction='none')"
+        )
+    return losses
 
 
 def _require(fits: bool, loss: object, outputs: Tensor, targets: Tensor, allowed: str) -> None:

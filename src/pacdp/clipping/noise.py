@@ -1,14 +1,11 @@
 """Where noise comes from: a seed in simulation, the operating system in a federation.
 
-What floating point can leak. Both sources round a real Gaussian to floating-point numbers, and so
-does adding it to a value. The set of numbers that can come out depends a little on the value
-underneath, and in theory low bits can tell values apart (Mironov 2012, for Laplace noise; Jin et
-al. 2022, for Gaussian noise in common libraries). Sums of thousands of noised coordinates, rescaled
-and aggregated, make that hard to use, but the proof speaks of real numbers. Do not publish raw
-releases of few coordinates at full precision where that matters.
+Noise is drawn in whole steps of the public grid on which values are released: round(s·Z) for a
+standard normal Z and a scale s = σ/g. The system's source draws from exactly this distribution
+(:mod:`pacdp.clipping.rounded_gaussian`). The simulated source rounds the numbers of a fast
+generator, which is good enough where nothing leaves the machine.
 """
 
-import os
 import struct
 import threading
 from hashlib import shake_128
@@ -16,48 +13,70 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from scipy.special import ndtri
 from torch import Tensor
 
+from pacdp.clipping.coins import sample_coins
+from pacdp.clipping.rounded_gaussian import sample_rounded_gaussian
 from pacdp.errors import InputError
 
 
 class NoiseSource(Protocol):
-    """A source of Gaussian noise."""
+    """The randomness of one participation: Gaussian noise in whole numbers, and hidden coins."""
 
-    def normal(self, like: Tensor, sigma: float) -> Tensor:
-        """New independent N(0, σ²) values in the shape, type and place of ``like``."""
+    def integers(self, count: int, scale: float) -> Tensor:
+        """New independent draws of round(scale·Z), Z standard normal: (count,), float64."""
+
+    def coins(self, count: int, rate: float) -> Tensor:
+        """New independent booleans that are true with at most this probability: (count,)."""
 
 
 class SimulatedNoise:
-    """Reproducible noise of one step: the same for the same (seed, client, round, step).
+    """Reproducible noise of one participation: the same for the same (seed, client, round).
 
-    For simulation only. Whoever knows the seed can take the noise off again.
+    One stream: what is drawn next does not depend on how many numbers were asked for at a time. For
+    simulation only. Whoever knows the seed can take the noise off again, so a durable ledger
+    refuses it.
 
-    >>> one = SimulatedNoise(seed=7, client=0, round=3, step=1)
-    >>> same = SimulatedNoise(seed=7, client=0, round=3, step=1)
-    >>> torch.equal(one.normal(torch.zeros(5), 1.0), same.normal(torch.zeros(5), 1.0))
+    >>> first = SimulatedNoise(seed=7, client=0, round=3)
+    >>> same = SimulatedNoise(seed=7, client=0, round=3)
+    >>> drawn = [same.integers(count, 100.0) for count in (2, 3)]
+    >>> torch.equal(first.integers(5, 100.0), torch.cat(drawn))
     True
     """
 
-    def __init__(self, *, seed: int, client: int, round: int, step: int) -> None:  # noqa: A002
+    def __init__(self, *, seed: int, client: int, round: int) -> None:  # noqa: A002
         try:
-            words = struct.pack(">qqqq", seed, client, round, step)
+            self._key = struct.pack(">qqq", seed, client, round)
         except struct.error:
             raise InputError(
-                f"noise key {(seed, client, round, step)}: must be 64-bit whole numbers"
+                f"noise key {(seed, client, round)}: must be 64-bit whole numbers"
             ) from None
-        self._key = words
         self._generator: torch.Generator | None = None
+        self._left = torch.empty(0)
+        self._coins: np.random.Generator | None = None
 
-    def normal(self, like: Tensor, sigma: float) -> Tensor:
-        return self.fill(torch.empty_like(like), sigma)
+    def integers(self, count: int, scale: float) -> Tensor:
+        """New independent draws of round(scale·Z), to single precision."""
+        return self.normals(count).double().mul_(scale).round_()
 
-    def fill(self, out: Tensor, sigma: float) -> Tensor:
-        """The same in a tensor that is there."""
+    def normals(self, count: int) -> Tensor:
+        """The next numbers of the stream, standard normal, in single precision."""
         if self._generator is None:
-            self._generator = _generator(self._key, out.device)
-        return out.normal_(0, sigma, generator=self._generator)
+            self._generator = _make_generator(self._key)
+        missing = count - len(self._left)
+        if missing > 0:
+            # torch draws sixteen at a time; whole sixteens are the same however they are grouped.
+            fresh = torch.empty(-(-missing // 16) * 16).normal_(generator=self._generator)
+            self._left = torch.cat([self._left, fresh]) if len(self._left) else fresh
+        drawn, self._left = self._left[:count], self._left[count:]
+        return drawn
+
+    def coins(self, count: int, rate: float) -> Tensor:
+        """New independent booleans, from a stream of their own."""
+        if self._coins is None:
+            seed = np.frombuffer(shake_128(self._key + b"coins").digest(32), dtype=np.uint32)
+            self._coins = np.random.default_rng(seed)
+        return torch.from_numpy(self._coins.random(count) < rate)
 
 
 # How torch saves its Mersenne twister: a header, then 624 words of state, each in eight bytes.
@@ -77,16 +96,13 @@ class _State(threading.local):
 _state = _State()
 
 
-def _generator(key: bytes, device: torch.device) -> torch.Generator:
+def _make_generator(key: bytes) -> torch.Generator:
     """A generator whose whole state is a hash of the key.
 
     torch seeds its generator on the processor with 32 bits, of which a simulation of a few hundred
-    thousand steps would use some twice.
+    thousand participations would use some twice.
     """
-    stream = shake_128(key)
-    if device.type != "cpu":
-        return torch.Generator(device).manual_seed(int.from_bytes(stream.digest(8), "big") >> 1)
-    _state.words[:] = np.frombuffer(stream.digest(4 * _WORDS), dtype=np.uint32)
+    _state.words[:] = np.frombuffer(shake_128(key).digest(4 * _WORDS), dtype=np.uint32)
     generator = torch.Generator()
     generator.set_state(_state.whole)
     return generator
@@ -95,13 +111,14 @@ def _generator(key: bytes, device: torch.device) -> torch.Generator:
 class SystemNoise:
     """Noise from the operating system's entropy, for a real federation. No seed, no repeat.
 
-    >>> SystemNoise().normal(torch.zeros(3), 1.0).shape
+    >>> SystemNoise().integers(3, 1000.0).shape
     torch.Size([3])
     """
 
-    def normal(self, like: Tensor, sigma: float) -> Tensor:
-        bits = np.frombuffer(os.urandom(8 * like.numel()), dtype=np.uint64)
-        # The middle of each of 2^52 equal cells: never 0 or 1, and symmetric about one half.
-        uniform = ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
-        values = torch.from_numpy(ndtri(uniform) * sigma).reshape(like.shape)
-        return values.to(dtype=like.dtype, device=like.device)
+    def integers(self, count: int, scale: float) -> Tensor:
+        """New independent draws of round(scale·Z), exactly."""
+        return torch.from_numpy(sample_rounded_gaussian(count, scale))
+
+    def coins(self, count: int, rate: float) -> Tensor:
+        """New independent booleans, never true more often than the rate."""
+        return torch.from_numpy(sample_coins(count, rate))

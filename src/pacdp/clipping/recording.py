@@ -130,17 +130,22 @@ def refuse_changes(uses: Sequence[Use]) -> None:
 
 
 def collect(
-    module: nn.Module, uses: Sequence[Use], losses: Tensor, names: dict[int, str]
+    module: nn.Module,
+    uses: Sequence[Use],
+    outputs: Tensor,
+    back: Tensor,
+    names: dict[int, str],
 ) -> dict[str, list[Contribution]]:
     """Run the backward pass and sort what each use contributes by parameter.
 
-    ``names`` are those of the trainable parameters, by identity.
+    ``back`` is the gradient of the losses by the model's outputs; ``names`` are those of the
+    trainable parameters, by identity.
     """
     edges: list[Any] = [edge for use in uses for edge in use.edges]
-    if not edges or losses.grad_fn is None:
+    if not edges:
         return {}
     gradients: list[Tensor | None] = []
-    gradients += torch.autograd.grad(losses.sum(), edges, allow_unused=True)
+    gradients += torch.autograd.grad(outputs, edges, back.to(outputs.dtype), allow_unused=True)
     collected: dict[str, list[Contribution]] = {}
     position = 0
     for use in uses:

@@ -5,8 +5,7 @@ For models that are chains (logistic regression, MLP, small CNN). The results ar
 models one by one, to rounding.
 """
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +15,19 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from pacdp.checks import FloatArray, positive
-from pacdp.clipping.bounded import ClippedSum, Tensors, clip_factors, noised, refuse_lost
-from pacdp.clipping.chain import Chain, Parameters, as_chain
+from pacdp.clipping.bounded import ClippedSum, Tensors, noise_scale
+from pacdp.clipping.chain import Parameters, as_chain
+from pacdp.clipping.flushing import run_flushed
+from pacdp.clipping.gradient import refuse_reduced_precision
 from pacdp.clipping.noise import NoiseSource
+from pacdp.clipping.numerics import (
+    add_on_grid,
+    check_clipping_bound,
+    check_noise,
+    clip_factors,
+    grid_step,
+    shrink_bound,
+)
 from pacdp.errors import InputError
 from pacdp.privacy import Adjacency
 
@@ -28,10 +37,18 @@ class StackedSum:
     """Clipped sums of several models: values (models, ...), each with its own bound."""
 
     values: Tensors
-    bounds: Tensor
+    bounds: FloatArray
     adjacency: Adjacency
-    not_finite: Mapping[int, int]
-    """How many examples were not finite, of models that had any. For the client's eyes only."""
+
+    @property
+    def sensitivities(self) -> FloatArray:
+        """How far one record can move each model's sum, as it is rounded to the grid."""
+        return self.bounds * self.adjacency.sensitivity
+
+    @property
+    def coordinates(self) -> int:
+        """How many numbers one model's sum has."""
+        return sum(value[0].numel() for value in self.values.values())
 
     def __len__(self) -> int:
         return len(self.bounds)
@@ -44,7 +61,6 @@ class StackedSum:
             bound=bound,
             sensitivity=bound * self.adjacency.sensitivity,
             adjacency=self.adjacency,
-            not_finite=self.not_finite.get(model, 0),
         )
 
 
@@ -97,12 +113,10 @@ class StackedGradient:
 
         ``present`` (models, examples) marks real examples where batches are unequal and padded.
         """
-        models = len(inputs)
-        bounds = torch.tensor(
-            _for_each("clipping_bounds", clipping_bounds, models),
-            device=inputs.device,
-            dtype=torch.float32,
-        )
+        bounds = _for_each("clipping_bounds", clipping_bounds, len(inputs))
+        for bound in {float(bounds.min()), float(bounds.max())} if len(bounds) else ():
+            check_clipping_bound("clipping_bounds", bound)
+        refuse_reduced_precision()
         if not self.chain.fits(inputs.ndim - 2):
             raise InputError(
                 f"inputs: has shape {tuple(inputs.shape)}, must be (models, examples, ...) with "
@@ -115,18 +129,19 @@ class StackedGradient:
                 f"present: is {present.dtype} of shape {tuple(present.shape)}, must be bool of "
                 f"shape {tuple(inputs.shape[:2])}"
             )
-        with torch.no_grad():
-            values, dropped = stack_sum(
-                *(self.chain, parameters, inputs, targets, self.loss),
-                bounds=bounds,
-                present=present,
-            )
-        return StackedSum(
-            values=values,
-            bounds=bounds,
-            adjacency=self.adjacency,
-            not_finite=dropped,
-        )
+        most = shrink_bound(torch.from_numpy(bounds), inputs.shape[1])
+
+        def compute() -> Tensors:
+            with torch.no_grad():
+                lengths, sums = self.chain.gradients(
+                    parameters, inputs, targets, self.loss, lead=2
+                )
+                factors = clip_factors(lengths, most.to(lengths).unsqueeze(1))
+                found = sums(factors if present is None else factors * present)
+                return {name: found[name] for name in parameters}
+
+        values = run_flushed(compute)
+        return StackedSum(values=values, bounds=bounds, adjacency=self.adjacency)
 
 
 def _for_each(name: str, value: ArrayLike, models: int) -> FloatArray:
@@ -135,59 +150,6 @@ def _for_each(name: str, value: ArrayLike, models: int) -> FloatArray:
     if array.shape not in ((), (models,)):
         raise InputError(f"{name}: has shape {array.shape}, must be one or {models} numbers")
     return np.array(np.broadcast_to(array, (models,)))
-
-
-def stack_sum(
-    chain: Chain,
-    parameters: Parameters,
-    inputs: Tensor,
-    targets: Tensor,
-    loss: Any,
-    *,
-    bounds: Tensor,
-    present: Tensor | None,
-) -> tuple[dict[str, Tensor], dict[int, int]]:
-    """Clipped sums (models, ...), and how many examples were not finite of models that had any."""
-    squares, sums = chain.gradients(parameters, inputs, targets, loss, lead=2)
-    factors = clip_factors(squares, bounds.unsqueeze(1))
-    if present is not None:
-        factors *= present
-    found = sums(factors)
-    values = {name: found[name] for name in parameters}
-    dropped: dict[int, int] = {}
-    if math.isfinite(squares.sum().item()):
-        return values, dropped
-    for model in torch.nonzero(~torch.isfinite(squares).all(1)).flatten().tolist():
-        # Zero times NaN is NaN: this model's sum is taken again by itself.
-        own = {name: value[model] for name, value in parameters.items()}
-        counted = slice(None) if present is None else present[model]
-        again, dropped[model] = model_sum(
-            *(chain, own, inputs[model][counted], targets[model][counted], loss),
-            bound=float(bounds[model]),
-        )
-        for name, value in again.items():
-            values[name][model] = value
-    return values, dropped
-
-
-def model_sum(
-    chain: Chain,
-    parameters: Parameters,
-    inputs: Tensor,
-    targets: Tensor,
-    loss: Any,
-    *,
-    bound: float,
-) -> tuple[dict[str, Tensor], int]:
-    """The clipped sum of one model, and how many of its examples were not finite."""
-    squares, sums = chain.gradients(parameters, inputs, targets, loss, lead=1)
-    # One number tells that all are finite; where it is not, their sum alone may be too large.
-    kept = None if math.isfinite(squares.sum().item()) else torch.isfinite(squares)
-    if kept is None or bool(kept.all()):
-        found = sums(clip_factors(squares, bound))
-        return {name: found[name] for name in parameters}, 0
-    again, more = model_sum(chain, parameters, inputs[kept], targets[kept], loss, bound=bound)
-    return again, more + int((~kept).sum())
 
 
 def release_stacked(
@@ -200,7 +162,7 @@ def release_stacked(
     >>> stacked = StackedGradient(nn.Linear(3, 2), CrossEntropy(), adjacency="zero-out")
     >>> inputs, targets = torch.randn(2, 8, 3), torch.zeros(2, 8, dtype=torch.long)
     >>> sums = stacked(stacked.parameters(models=2), inputs, targets, clipping_bounds=1.0)
-    >>> noise = [SimulatedNoise(seed=0, client=c, round=0, step=0) for c in range(2)]
+    >>> noise = [SimulatedNoise(seed=0, client=c, round=0) for c in range(2)]
     >>> release_stacked(sums, z=[1.0, 5.0], divisors=8, noise=noise)["bias"].shape
     torch.Size([2, 2])
     """
@@ -209,15 +171,32 @@ def release_stacked(
         raise InputError("sums: are used up, they have been released before")
     if len(noise) != models:
         raise InputError(f"noise: has {len(noise)} sources, must have one for each of {models}")
-    scales = 1 / _for_each("divisors", divisors, models)
-    sensitivities = sums.bounds.cpu().double().numpy() * sums.adjacency.sensitivity
-    sigmas = _for_each("z", z, models) * sensitivities * scales
-    refuse_lost(float(sigmas.min()))
-    released = {}
-    for name in list(sums.values):
-        clean = sums.values.pop(name)
-        rows = zip(clean, sigmas.tolist(), scales.tolist(), noise, strict=True)
-        released[name] = torch.stack(
-            [noised(row, sigma=sigma, scale=scale, noise=own) for row, sigma, scale, own in rows]
+    grid = StackedGrid(sums.sensitivities, sums.coordinates, z=_for_each("z", z, models))
+    drawn = [
+        source.integers(sums.coordinates, scale)
+        for source, scale in zip(noise, grid.scales, strict=True)
+    ]
+    return grid.release(sums, torch.stack(drawn), divisors=_for_each("divisors", divisors, models))
+
+
+class StackedGrid:
+    """The public grids of several models, and the scales of their noise in grid steps."""
+
+    def __init__(self, sensitivities: FloatArray, coordinates: int, *, z: FloatArray) -> None:
+        check_noise(float(z.max()), coordinates)
+        self._steps = grid_step(sensitivities, coordinates)
+        rows = zip(z.tolist(), sensitivities.tolist(), self._steps.tolist(), strict=True)
+        self.scales = [noise_scale(*row) for row in rows]
+
+    def release(self, sums: StackedSum, noise: Tensor, *, divisors: FloatArray) -> Tensors:
+        """The sums of the first models with noise (models, coordinates) in grid steps."""
+        shapes = {name: value.shape for name, value in sums.values.items()}
+        flat = torch.cat([sums.values.pop(name).flatten(1) for name in shapes], 1)
+        steps, shares = (
+            torch.from_numpy(column[: len(flat), None]).to(flat.device)
+            for column in (self._steps, divisors)
         )
-    return released
+        parts = add_on_grid(flat, noise.to(flat.device), step=steps, divisor=shares)
+        sizes = [shape[1:].numel() for shape in shapes.values()]
+        split = zip(shapes.items(), parts.split(sizes, 1), strict=True)
+        return {name: part.reshape(shape) for (name, shape), part in split}

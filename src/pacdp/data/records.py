@@ -118,6 +118,15 @@ class Records:
         labels = torch.from_numpy(self.labels.astype(np.float32 if values else np.int64)).to(device)
         return features, labels[:, None] if values else labels
 
+    def like(self, device: str = "cpu") -> tuple["Tensor", "Tensor"]:
+        """Tensors of the shapes and types of :meth:`tensors`, of no records.
+
+        >>> pixels = Records(features=np.full((1, 2), 255, np.uint8), labels=np.array([3]))
+        >>> [tensor.shape for tensor in pixels.like()]
+        [torch.Size([0, 2]), torch.Size([0])]
+        """
+        return self.take(np.arange(0)).tensors(device)
+
 
 def joined(first: Records, *others: Records) -> Records:
     """Records of one shape one after the other, each known by what it was made from.

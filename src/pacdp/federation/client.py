@@ -17,12 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pacdp.clipping import SimulatedNoise, SystemNoise
+from pacdp.clipping import NoiseSource, SimulatedNoise, SystemNoise
+from pacdp.clipping.numerics import check_noise
 from pacdp.data import Records
 from pacdp.errors import BudgetExceededError, InputError, located
 from pacdp.federation.messages import Broadcast, Reply
 from pacdp.federation.plan import ClientPlan, Plan
-from pacdp.federation.work import NoiseOf, Participation, SamplerOf
+from pacdp.federation.work import NoiseOf, Participation
 from pacdp.federation.workbench import Workbench
 from pacdp.methods import Answer
 from pacdp.privacy import Book, MemoryBook, Release
@@ -31,10 +32,10 @@ from pacdp.privacy import Book, MemoryBook, Release
 class Client:
     """One client of a federation.
 
-    ``book`` is its ledger; without one it keeps a new book in memory. ``noise`` gives the source
-    for a round and a step, and ``sampler`` that of sampled records: by default the operating
-    system's entropy. A simulation passes :func:`simulated_noise` and :func:`simulated_sampler`;
-    whoever knows the seed can take that noise off again.
+    ``book`` is its ledger; without one it keeps a new book in memory. ``noise`` gives the source of
+    a round's noise and hidden coins: by default the operating system's entropy. A simulation passes
+    :func:`simulated_noise`; whoever knows the seed can take that noise off again, so it is refused
+    with a durable ledger.
 
     Formal guarantee: with the system's noise, all answers it ever gives under its book are together
     (ε, δ)-private for the book's budget, adjacency and unit, whatever the server sends.
@@ -48,7 +49,6 @@ class Client:
         *,
         book: Book | None = None,
         noise: NoiseOf | None = None,
-        sampler: SamplerOf | None = None,
         workbench: Workbench | None = None,
     ) -> None:
         self.number = number
@@ -56,18 +56,20 @@ class Client:
         self.task = plan.clients[number]
         self.method = plan.made_method
         self.workbench = workbench or Workbench(plan)
-        self.noise = noise or (lambda number, step: SystemNoise())
-        self.sampler = sampler or (lambda number, step: np.random.default_rng())
+        self.noise = noise or (lambda number: SystemNoise())
         self.book = checked_book(plan, number, book)
         # One answer at a time: the model on the workbench is one.
         self._lock = threading.Lock()
         self.records = records
         self.units = _units(records, self.task, plan.unit)
+        self.noise_source(0)
         if len(records) != self.task.records:
             raise InputError(
                 f"client {self.task.name}: has {len(records)} records, but is planned with "
                 f"{self.task.records}"
             )
+        # A model that cannot be trained privately is refused now, on synthetic records.
+        self.workbench.gradient.check(*records.like(self.workbench.device))
 
     def answer(self, broadcast: Broadcast, *, workbench: Workbench | None = None) -> Reply:
         """Take part in a round: pay, train on the broadcast model, and send what is noised.
@@ -88,8 +90,7 @@ class Client:
                 records=self.records.tensors(bench.device),
                 units=self.units,
                 bench=bench,
-                noise=self.noise,
-                sampler=self.sampler,
+                noise=self.noise_source(broadcast.round),
             )
             answer = self._trained(work, bench)
             if not work.may_leave(answer):
@@ -110,6 +111,7 @@ class Client:
                 f"round = {number!r}: must be a whole number from 0 to {self.plan.rounds - 1}"
             )
         self.method.check(broadcast.public, self.number)
+        self.noise_source(number)
         if self.book is None:
             return 1.0
         try:
@@ -117,6 +119,8 @@ class Client:
             if math.isinf(scale):
                 raise BudgetExceededError("has spent its whole budget")
             releases = self.plan.participation(self.number, scale=scale)
+            for release in releases:
+                check_noise(release.z, self.workbench.coordinates)
             for release in releases:
                 self._freeze(release)
             self.book.reserve(
@@ -128,6 +132,17 @@ class Client:
         except BudgetExceededError as error:
             raise BudgetExceededError(f"client {self.task.name}: {error}") from None
         return scale
+
+    def noise_source(self, round: int) -> NoiseSource:  # noqa: A002
+        """Where the noise of a round comes from; a durable ledger takes none but the system's."""
+        source = self.noise(round)
+        durable = self.book is not None and self.book.durable
+        if durable and type(source) is not SystemNoise:
+            raise InputError(
+                f"client {self.task.name}: its ledger is durable, so its noise must be "
+                "SystemNoise; whoever knows a seed can take seeded noise off again"
+            )
+        return source
 
     def _trained(self, work: Participation, bench: Workbench) -> Answer:
         """The method's answer; what goes wrong says where."""
@@ -187,21 +202,12 @@ def checked_book(plan: Plan, client: int, book: Book | None) -> Book | None:
 
 
 def simulated_noise(seed: int, client: int) -> NoiseOf:
-    """Noise from a seed, for simulations: the same for the same client, round and step.
+    """Noise from a seed, for simulations: the same for the same client and round.
 
-    >>> simulated_noise(seed=0, client=1)(2, 3).normal(torch.zeros(2), 1.0).shape
+    >>> simulated_noise(seed=0, client=1)(2).integers(2, 100.0).shape
     torch.Size([2])
     """
-    return lambda number, step: SimulatedNoise(seed=seed, client=client, round=number, step=step)
-
-
-def simulated_sampler(seed: int, client: int) -> SamplerOf:
-    """Samples from a seed, for simulations.
-
-    >>> simulated_sampler(seed=0, client=1)(2, 3).random() < 1
-    True
-    """
-    return lambda number, step: np.random.default_rng([seed, client, number, step, 2])
+    return lambda number: SimulatedNoise(seed=seed, client=client, round=number)
 
 
 def _units(records: Records, task: ClientPlan, unit: str) -> Tensor | None:

@@ -15,8 +15,8 @@ from typing import Any, Self
 
 from pydantic import Field, PositiveInt, ValidationError, model_validator
 
-from pacdp.checks import positive_number, word
-from pacdp.clipping.bounded import SMALLEST_SIGMA
+from pacdp.checks import word
+from pacdp.clipping.numerics import check_clipping_bound
 from pacdp.errors import DataError, InputError
 from pacdp.federation.budgets import deal_budgets
 from pacdp.federation.configuration import Aggregation, HotStart, Model, Privacy, Training
@@ -340,12 +340,8 @@ def make_plan(
             _refuse_moving(privacy, method, charges)
         for number in range(training.rounds) if charges else ():
             bound = method.bound(epsilon, round=number, rounds=training.rounds)
-            positive_number(f"clipping bound of {name}", bound)
-            # Said now, and not by a client that has paid.
-            if bound * charges[0].noise_multiplier / task.units < SMALLEST_SIGMA:
-                raise InputError(
-                    f"clipping bound of {name} = {bound:.3g}: its noise is lost in single precision"
-                )
+            # Refused now, and not by a client that has paid.
+            check_clipping_bound(f"clipping bound of {name}", bound)
         clients.append(
             task.model_copy(
                 update={

@@ -26,7 +26,7 @@ class Server:
 
     def __init__(self, plan: Plan, initial: Tensors, *, noise: NoiseOf | None = None) -> None:
         self.plan = plan
-        self._noise = noise or (lambda number, step: SystemNoise())
+        self._noise = noise or (lambda number: SystemNoise())
         self._downlink = plan.made_method.downlink(
             rounds=plan.rounds, tasks=plan.clients, delta=plan.privacy.delta
         )
@@ -41,7 +41,7 @@ class Server:
         model = {name: value.clone() for name, value in self._model.items()}
         if self._downlink:
             sent = Bounded(values=model, bound=1.0, sensitivity=1.0, adjacency=self.plan.adjacency)
-            model = release(sent, z=self._downlink, divisor=1.0, noise=self._noise(round, 0))
+            model = release(sent, z=self._downlink, divisor=1.0, noise=self._noise(round))
             # What was sent is the model from now on: updates are from there.
             for name, value in self._model.items():
                 value.copy_(model[name])

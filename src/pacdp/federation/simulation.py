@@ -1,6 +1,7 @@
 """Algorithm 1 from beginning to end, in one process.
 
 Clients are those of a real federation; only the noise is seeded and the books are kept in memory.
+Where durable ledgers are given, what is drawn on them has the operating system's noise.
 """
 
 import time
@@ -16,7 +17,7 @@ from pacdp.data import Dataset, Partition
 from pacdp.errors import InputError
 from pacdp.federation import metrics
 from pacdp.federation.checkpoint import Checkpoint, Progress
-from pacdp.federation.client import Client, checked_book, simulated_noise, simulated_sampler
+from pacdp.federation.client import Client, checked_book, simulated_noise
 from pacdp.federation.engine import EngineName, choose_engine
 from pacdp.federation.messages import Reply
 from pacdp.federation.plan import Plan
@@ -102,7 +103,8 @@ def simulate(
 ) -> Result:
     """Run the plan on the clients of a partition.
 
-    ``books`` are the clients' ledgers; by default they are kept in memory. ``failure_rate`` is the
+    ``books`` are the clients' ledgers; by default they are kept in memory. With durable ledgers
+    noise comes from the operating system, so no two runs are the same. ``failure_rate`` is the
     probability that a client that is asked fails: half of those before they have paid, half after,
     when the release is paid for and lost. With a ``checkpoint`` the run goes on where it stood.
     ``make`` gives a model of one's own. ``engine`` says how a round is computed
@@ -136,6 +138,7 @@ def simulate(
     if books is not None and len(books) != len(everyone):
         raise InputError(f"books: are {len(books)}, must be {len(everyone)}, one a client")
     held = [checked_book(plan, one, None if books is None else books[one]) for one in everyone]
+    durable = [book is not None and book.durable for book in held]
     test, _ = dataset.test.tensors(device)
     done = None if checkpoint is None else checkpoint.load()
     refused: Counter[int] = Counter({} if done is None else done.refused)
@@ -148,8 +151,7 @@ def simulate(
         return Client(
             *(number, plan, records[number]),
             book=held[number],
-            noise=simulated_noise(plan.seed, number),
-            sampler=simulated_sampler(plan.seed, number),
+            noise=None if durable[number] else simulated_noise(plan.seed, number),
             workbench=bench,
         )
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from pacdp.clipping import StackedGradient, release_stacked
+from pacdp.clipping import NoiseSource, StackedGradient, StackedGrid
 from pacdp.clipping.chain import LinearStep
 from pacdp.errors import BudgetExceededError, located
 from pacdp.federation.batches import Padded, PaddedBatches
@@ -26,6 +27,8 @@ from pacdp.methods import Method
 
 # So many numbers of records are in one program at most: what a core keeps near.
 LARGEST_STACK = 2**20
+# So many numbers of noise are drawn at once for each client.
+LARGEST_DRAW = 2**20
 
 
 def cannot_stack(bench: Workbench) -> str:
@@ -113,8 +116,15 @@ class Stack:
         tasks = [paid.client.task for paid in group]
         method = plan.made_method
         bounds = [method.bound(t.epsilon, round=number, rounds=plan.rounds) for t in tasks]
-        zs = [t.charges[0].z * p.scale for t, p in zip(tasks, group, strict=True)]
-        divisors = [task.divisor for task in tasks]
+        zs = np.array([t.charges[0].z * p.scale for t, p in zip(tasks, group, strict=True)])
+        divisors = np.array([task.divisor for task in tasks])
+        sensitivities = np.array(bounds) * plan.adjacency.sensitivity
+        coordinates = self._bench.coordinates
+        grid = StackedGrid(sensitivities, coordinates, z=zs)
+        noise = [
+            _Draws(paid.client.noise_source(number), scale, task.steps, coordinates)
+            for paid, task, scale in zip(group, tasks, grid.scales, strict=True)
+        ]
         parameters = self._gradient.parameters(models=len(group))
         move = Stepper.of_client(plan.training.optimiser, parameters)
         batches = PaddedBatches(
@@ -132,10 +142,8 @@ class Stack:
                     clipping_bounds=bounds[:active],
                     present=present,
                 )
-                noise = [paid.client.noise(number, step) for paid in group[:active]]
-                released = release_stacked(
-                    sums, z=zs[:active], divisors=divisors[:active], noise=noise
-                )
+                drawn = torch.stack([draws.next() for draws in noise[:active]])
+                released = grid.release(sums, drawn, divisors=divisors)
             except Exception as error:
                 raise located(error, _where(group[:active], number, step)) from error
             if active < len(group):
@@ -157,6 +165,26 @@ class Stack:
             Reply(paid.client.number, number, update, noise_scale=paid.scale)
             for paid, update in zip(reversed(group), ended, strict=True)
         ]
+
+
+class _Draws:
+    """A client's noise step by step, of which that of many steps is drawn at once."""
+
+    def __init__(self, source: NoiseSource, scale: float, steps: int, coordinates: int) -> None:
+        self._source, self._scale = source, scale
+        self._steps, self._coordinates = steps, coordinates
+        self._rows: Iterator[Tensor] = iter(())
+
+    def next(self) -> Tensor:
+        """The noise of the next step."""
+        row = next(self._rows, None)
+        if row is None:
+            count = min(self._steps, max(1, LARGEST_DRAW // self._coordinates))
+            self._steps -= count
+            drawn = self._source.integers(count * self._coordinates, self._scale)
+            self._rows = iter(drawn.view(count, -1))
+            row = next(self._rows)
+        return row
 
 
 def _groups(paid: Sequence[_Paid]) -> Iterator[list[_Paid]]:

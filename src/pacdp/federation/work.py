@@ -21,10 +21,8 @@ from pacdp.federation.workbench import Tensors, Workbench
 from pacdp.methods import Answer, Public
 from pacdp.privacy import Release
 
-# The noise of a round and a step.
-NoiseOf = Callable[[int, int], NoiseSource]
-# Where a round's and a step's sample of records comes from.
-SamplerOf = Callable[[int, int], np.random.Generator]
+# Where the noise and the hidden coins of a round come from.
+NoiseOf = Callable[[int], NoiseSource]
 
 
 def local_batches(plan: Plan, client: int, round: int) -> Iterator[NDArray[np.int64] | None]:  # noqa: A002
@@ -62,8 +60,7 @@ class Participation:
         records: tuple[Tensor, Tensor],
         units: Tensor | None,
         bench: Workbench,
-        noise: NoiseOf,
-        sampler: SamplerOf,
+        noise: NoiseSource,
     ) -> None:
         self._plan = plan
         self._client = client
@@ -72,18 +69,15 @@ class Participation:
         self._unit_of = units
         self._bench = bench
         self._noise = noise
-        self._sampler = sampler
         self._planned = plan.participation(client, scale=scale)
         self._step: Stepper | None = None
         self._everything = torch.arange(len(self._inputs))
         # Kept by identity, with the objects themselves so that no other can take their place:
         # what was summed over which records, drawn at which rate, and what may leave.
         self._sums: list[tuple[Bounded, Tensor, float]] = []
-        self._samples: list[tuple[Tensor, float]] = []
         self._may_leave: list[Tensors] = []
         self._touched = np.zeros((len(self._planned), self.task.units), np.int64)
         self.steps = 0
-        self._draws = 0
         # Whether the local model is made of nothing but released values.
         self._clean = True
 
@@ -111,14 +105,6 @@ class Participation:
         for chosen in local_batches(self._plan, self._client, self.round):
             yield self._everything if chosen is None else self._of_units(torch.from_numpy(chosen))
 
-    def sample(self, rate: float) -> Tensor:
-        random = self._sampler(self.round, self._draws)
-        self._draws += 1
-        chosen = torch.from_numpy(np.flatnonzero(random.random(self.task.units) < rate))
-        batch = self._of_units(chosen)
-        self._samples.append((batch, rate))
-        return batch
-
     def _of_units(self, chosen: Tensor) -> Tensor:
         """The records of some units."""
         units = self._unit_of
@@ -138,14 +124,22 @@ class Participation:
         return batch if batch is self._everything else batch.clone()
 
     def clipped_sum(self, batch: Tensor, bound: float) -> Bounded:
-        drawn = next((rate for known, rate in self._samples if known is batch), 1.0)
-        self._samples = [(known, rate) for known, rate in self._samples if known is not batch]
-        batch = self._checked(batch)
+        return self._summed(self._checked(batch), bound, rate=1.0, present=None)
+
+    def sampled_sum(self, rate: float, bound: float) -> Bounded:
+        # Everybody is computed, and the coins are factors of 0 or 1: neither the time taken nor the
+        # rounding of other records tells who was drawn.
+        present = self._noise.coins(self.task.units, rate)
+        return self._summed(self._checked(self._everything), bound, rate=rate, present=present)
+
+    def _summed(
+        self, batch: Tensor, bound: float, *, rate: float, present: Tensor | None
+    ) -> Bounded:
         inputs, targets = self._records(batch)
         total = self._bench.gradient(
-            inputs, targets, clipping_bound=bound, units=self._units(batch)
+            *(inputs, targets), clipping_bound=bound, units=self._units(batch), present=present
         )
-        self._sums.append((total, batch, drawn))
+        self._sums.append((total, batch, rate))
         return total
 
     def norms(self, batch: Tensor) -> Tensor:
@@ -215,12 +209,10 @@ class Participation:
                 f"{planned.unit}"
             )
         self._sums = [entry for entry in self._sums if entry[0] is not value]
-        noise = self._noise(self.round, self._draws)
-        self._draws += 1
         public = self.task.divisor if divisor is None else divisor
         if public not in (self.task.divisor, 1.0):
             raise BudgetExceededError(f"client {name}: the divisor must be the plan's, or 1")
-        made = release(value, z=planned.z, divisor=public, noise=noise)
+        made = release(value, z=planned.z, divisor=public, noise=self._noise)
         self._may_leave.append(made)
         return made
 

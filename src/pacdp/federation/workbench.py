@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from pacdp.clipping import ClippedGradient, CrossEntropy, SquaredError
+from pacdp.clipping.numerics import check_noise
 from pacdp.errors import InputError
 from pacdp.federation.plan import Plan
 from pacdp.models import build
@@ -31,6 +32,10 @@ class Workbench:
             self.model, self.loss, adjacency=plan.adjacency, unit=plan.unit
         )
         self.parameters = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
+        self.coordinates = sum(parameter.numel() for parameter in self.parameters.values())
+        for task in plan.clients:
+            for charge in task.charges:
+                check_noise(charge.z, self.coordinates)
 
     def state(self) -> Tensors:
         """A copy of the trained parameters."""

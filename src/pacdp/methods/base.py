@@ -116,11 +116,14 @@ class Work(Protocol):
     def batches(self) -> Iterator[Tensor]:
         """The records of each local step, by their position: each record once in each pass."""
 
-    def sample(self, rate: float) -> Tensor:
-        """Records drawn by Poisson sampling, each with this probability, unseen by the server."""
-
     def clipped_sum(self, batch: Tensor, bound: float) -> Bounded:
         """The clipped sum of the batch's gradients, which carries its own sensitivity."""
+
+    def sampled_sum(self, rate: float, bound: float) -> Bounded:
+        """The clipped sum over a Poisson sample: each record (or unit) with this probability.
+
+        Nobody outside can tell who was drawn, not even by the time it takes.
+        """
 
     def count_within(self, batch: Tensor, bound: float) -> Bounded:
         """How many of the batch's gradients are no longer than the bound, centred."""

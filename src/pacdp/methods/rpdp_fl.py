@@ -64,8 +64,7 @@ class RpdpFl(Method):
         """Draw, clip, sum, noise and step."""
         rate = work.task.charges[0].sampling_rate
         for _ in range(work.task.steps):
-            total = work.clipped_sum(work.sample(rate), self.clipping_bound)
-            work.step(work.release(total))
+            work.step(work.release(work.sampled_sum(rate, self.clipping_bound)))
         return Answer(work.update())
 
 

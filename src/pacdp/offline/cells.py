@@ -5,14 +5,13 @@ inputs are one tensor. For logistic regression the cells are the last dimension 
 step of all of them is two products of matrices, and takes well under a microsecond for each.
 """
 
-import math
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from pacdp.clipping import CrossEntropy, StackedGradient
-from pacdp.clipping.bounded import clip_factors
+from pacdp.clipping.numerics import clip_factors, shrink_bound, zero_nonfinite_
 from pacdp.federation import Workbench
 
 Tensors = dict[str, Tensor]
@@ -94,13 +93,10 @@ class LinearCells:
         # The norm reads the records once; squares of all of them would be written, too.
         lengths = torch.linalg.vector_norm(flat, dim=2).square() + (self._bias is not None)
         squares = back.square().sum(2).mul_(lengths.unsqueeze(2))
-        if not math.isfinite(squares.sum().item()):
-            bad = ~torch.isfinite(squares)
-            squares, back = squares.masked_fill(bad, 0), back.masked_fill(bad.unsqueeze(2), 0)
-        factors = clip_factors(squares, bounds.unsqueeze(1))
+        factors = clip_factors(squares.sqrt_(), shrink_bound(bounds, flat.shape[1]).unsqueeze(1))
         if present is not None:
             factors *= present.unsqueeze(2)
-        back.mul_(factors.unsqueeze(2))
+        zero_nonfinite_(back.mul_(factors.unsqueeze(2)))
         shape = weights[self._weight].shape[2:]
         # Records on the right: their columns lie far apart in memory.
         found = {self._weight: torch.bmm(back.flatten(2).mT, flat).mT.unflatten(2, shape)}

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from pacdp.clipping import SimulatedNoise
+from pacdp.clipping.numerics import add_on_grid, grid_step
 from pacdp.data import Dataset, Partition
 from pacdp.errors import BudgetExceededError
 from pacdp.federation import ClientPlan, Plan, Workbench
@@ -151,7 +152,11 @@ class _Program:
         """The servers' models in the end: (seeds, ...)."""
         some = self._plans[0][0]
         model = self.cells.start(self._first)
-        move = Stepper.of_server(some.server, model)
+        # A server whose clients all refuse stands still, so each seed has an optimiser of its own.
+        moves = [
+            Stepper.of_server(some.server, {name: value[place] for name, value in model.items()})
+            for place in range(len(self._plans))
+        ]
         averaged = AveragedModel(some)
         books = [[_book(plans[0], c) for c in range(len(some.clients))] for plans in self._plans]
         for number in range(some.rounds):
@@ -168,7 +173,9 @@ class _Program:
                     groups,
                     most=None if self._heavy else 1,
                 )
-                move(self._combined(number, groups, updates, model))
+                gradients = self._combined(number, groups, updates, model)
+                for place in {job.seed for job in jobs}:
+                    moves[place]({name: value[place] for name, value in gradients.items()})
             averaged.add(number, model)
         return averaged.of(model)
 
@@ -203,9 +210,22 @@ class _Program:
         tasks = [job.task for job in jobs]
         move = Stepper.of_client(jobs[0].plan.training.optimiser, local)
         bounds = self._bounds(jobs, number)
-        divisors = torch.tensor([task.divisor for task in tasks])[:, None]
-        sigmas = self._noises(jobs) * bounds / divisors
-        shares = (1 / divisors).expand_as(sigmas).contiguous()
+        coordinates = sum(value.numel() for value in self._first[0].values())
+        sensitivities = bounds.double() * jobs[0].plan.adjacency.sensitivity
+        steps = torch.from_numpy(grid_step(sensitivities.numpy(), coordinates))
+        # σ in grid steps.
+        scales = self._noises(jobs) * bounds / steps
+        divisors = torch.tensor([task.divisor for task in tasks]).double()[:, None]
+        divisors = divisors.expand_as(scales)
+        draws = torch.stack(
+            [
+                SimulatedNoise(seed=job.plan.seed, client=job.client, round=number)
+                .normals(tasks[0].steps * coordinates)
+                .view(-1, coordinates)
+                for job in jobs
+            ],
+            1,
+        ).double()
         batches = PaddedBatches(
             self._padded(jobs),
             [local_batches(job.plan, job.client, number) for job in jobs],
@@ -220,18 +240,17 @@ class _Program:
                 bounds=bounds[:active],
                 present=present,
             )
-            noise = [
-                SimulatedNoise(seed=job.plan.seed, client=job.client, round=number, step=step)
-                for job in jobs[:active]
-            ]
             gradient = {}
-            for name, value in sums.items():
-                like = self._first[0][name]
-                draws = like.new_empty(active, *like.shape)
-                for one, row in zip(noise, draws, strict=True):
-                    one.fill(row, 1.0)
-                value.mul_(cells.spread(shares[:active], value))
-                value.addcmul_(cells.shaped(draws), cells.spread(sigmas[:active], value))
+            parts = draws[step, :active].split([v.numel() for v in self._first[0].values()], 1)
+            for (name, like), part in zip(self._first[0].items(), parts, strict=True):
+                clean = sums[name]
+                normals = cells.shaped(part.reshape(active, *like.shape))
+                value = add_on_grid(
+                    clean,
+                    (normals * cells.spread(scales[:active], clean)).round_(),
+                    step=cells.spread(steps[:active], clean),
+                    divisor=cells.spread(divisors[:active], clean),
+                )
                 still = torch.zeros_like(local[name][active:])
                 gradient[name] = value if active == len(jobs) else torch.cat([value, still])
             move(gradient)
@@ -258,7 +277,7 @@ class _Program:
             for job in jobs
             for plans in [self._plans[job.seed]]
         ]
-        return torch.tensor(table)[:, self._budget_of]
+        return torch.tensor(table, dtype=torch.float64)[:, self._budget_of]
 
     def _combined(
         self,

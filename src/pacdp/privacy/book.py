@@ -29,6 +29,10 @@ class Book(Protocol):
     """What a client's training needs of its ledger."""
 
     @property
+    def durable(self) -> bool:
+        """Whether what is charged outlives the process: then noise must never be seeded."""
+
+    @property
     def filter(self) -> Filter:
         """The budget and what is spent of it."""
 
@@ -56,6 +60,8 @@ class MemoryBook:
     >>> book.made("first").total(), str(book.filter.realised)
     (13, 'ε = 0.5 at δ = 1e-05, zero-out (exact)')
     """
+
+    durable = False
 
     def __init__(self, budget: Guarantee) -> None:
         self.filter = Filter(budget)

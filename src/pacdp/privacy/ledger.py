@@ -75,6 +75,8 @@ class Entry:
 class Ledger:
     """A budget and everything drawn on it, in one file."""
 
+    durable = True
+
     def __init__(self, path: Path | str, *, head: str | None = None) -> None:
         """Open and verify the file.
 
