@@ -6,13 +6,15 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from pacdp.clipping.numerics import shrink_bound
 from pacdp.models import build
 
 cnn = partial(build, "cnn", shape=(1, 28, 28), classes=10)
 
 
 def reference(module, loss, inputs, targets, bound):
-    """Σ g_i·min(1, C/‖g_i‖), and the norms, in double precision."""
+    """Σ g_i·min(1, C′/‖g_i‖), and the norms, in double precision; C′ leaves room for rounding."""
+    bound = shrink_bound(bound, 1)
     parameters = {n: p for n, p in module.named_parameters() if p.requires_grad}
     total = {n: torch.zeros_like(p, dtype=torch.float64) for n, p in parameters.items()}
     norms = []

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from pacdp.clipping import ClippedGradient, CrossEntropy
+from pacdp.clipping.numerics import shrink_bound
 from pacdp.errors import InputError
 from pacdp.models.resnet import ResNet
 
@@ -152,7 +153,7 @@ def test_recurrent_models(name):
     assert "forward" not in model.recurrent.__dict__
 
 
-def test_layers_that_do_not_see_examples_first_are_refused():
+def test_models_whose_layers_do_not_see_examples_first_run_on_each_example_alone():
     class TimeFirst(nn.Module):
         def __init__(self):
             super().__init__()
@@ -161,10 +162,12 @@ def test_layers_that_do_not_see_examples_first_are_refused():
         def forward(self, x):
             return self.layer(x.transpose(0, 1)).transpose(0, 1)
 
-    with pytest.raises(InputError, match=r"layer layer: .* first dimension must be the 5 examples"):
-        ClippedGradient(TimeFirst(), summed, adjacency="zero-out")(
-            torch.randn(5, 3, 6), torch.zeros(5), clipping_bound=1.0
-        )
+    torch.manual_seed(0)
+    model, inputs, targets = TimeFirst(), torch.randn(5, 3, 6), torch.zeros(5)
+    engine = ClippedGradient(model, summed, adjacency="zero-out")
+    assert engine.check(inputs, targets).startswith("each example by itself")
+    expected, _ = reference(model, summed, inputs, targets, 0.3)
+    assert_same(engine(inputs, targets, clipping_bound=0.3).values, expected)
 
 
 MODELS = {
@@ -208,7 +211,7 @@ def by_opacus(model, loss, inputs, targets, bound):
     loss(wrapped(inputs), targets).sum().backward()
     samples = {n: p.grad_sample.double() for n, p in model.named_parameters()}
     norms = torch.sqrt(sum(g.flatten(1).square().sum(1) for g in samples.values()))
-    factors = (bound / norms).clamp(max=1)
+    factors = (shrink_bound(bound, 1) / norms).clamp(max=1)
     return {n: torch.tensordot(factors, g, 1) for n, g in samples.items()}
 
 
@@ -292,23 +295,17 @@ def test_examples_that_are_not_finite_contribute_zero(engine, bad):
     inputs[4, 0] = bad
     found = engine(inputs, targets, clipping_bound=0.3)
     assert all(torch.isfinite(value).all() for value in found.values.values())
-    if found.not_finite:
-        assert found.not_finite == 2
-        for name, value in found.values.items():
-            torch.testing.assert_close(value, expected[name])
-    else:
-        assert bad == 1e30
-    assert norm(found.values) <= 6 * 0.3
+    for name, value in found.values.items():
+        torch.testing.assert_close(value, expected[name])
 
 
 def test_a_broken_model_sums_to_zero(engine):
     inputs = torch.full((4, 3), float("nan"))
     total = engine(inputs, torch.zeros(4, dtype=torch.long), clipping_bound=1.0)
-    assert total.not_finite == 4
     assert norm(total.values) == 0
 
 
-@pytest.mark.parametrize("bound", [1e-30, 1e-12, 1e12, 1e30])
+@pytest.mark.parametrize("bound", [1e-12, 1e12])
 def test_tiny_and_huge_bounds(engine, bound):
     torch.manual_seed(0)
     inputs, targets = torch.randn(6, 3), torch.randint(0, 2, (6,))
@@ -398,11 +395,19 @@ def test_an_input_changed_in_place_is_noticed():
             return y + x
 
     engine = ClippedGradient(Changes(), CrossEntropy(), adjacency="zero-out")
-    with pytest.raises(InputError, match="layer layer: its input is changed in place"):
+    with pytest.raises(InputError, match=r"no gradient for one example .* inplace operation"):
         engine(torch.randn(4, 3), torch.zeros(4, dtype=torch.long), clipping_bound=1.0)
 
 
-def test_a_weight_used_behind_its_layers_back_is_refused():
+def assert_alone(model, inputs, targets):
+    """The engine runs each example by itself, and its sum is right."""
+    engine = ClippedGradient(model, CrossEntropy(), adjacency="zero-out")
+    assert engine.check(inputs, targets).startswith("each example by itself")
+    expected, _ = reference(model, CrossEntropy(), inputs, targets, 0.3)
+    assert_same(engine(inputs, targets, clipping_bound=0.3).values, expected)
+
+
+def test_a_weight_used_outside_its_layer_runs_on_each_example_alone():
     class Behind(nn.Module):
         def __init__(self):
             super().__init__()
@@ -411,9 +416,7 @@ def test_a_weight_used_behind_its_layers_back_is_refused():
         def forward(self, x):
             return x @ self.layer.weight.T
 
-    engine = ClippedGradient(Behind(), CrossEntropy(), adjacency="zero-out")
-    with pytest.raises(InputError, match=r"parameter layer\.weight: .* is used outside"):
-        engine(torch.randn(4, 3), torch.zeros(4, dtype=torch.long), clipping_bound=1.0)
+    assert_alone(Behind(), torch.randn(4, 3), torch.zeros(4, dtype=torch.long))
 
 
 def test_a_loss_must_be_one_per_example():
@@ -422,8 +425,8 @@ def test_a_loss_must_be_one_per_example():
         engine(torch.randn(4, 3), torch.zeros(4, dtype=torch.long), clipping_bound=1.0)
 
 
-@pytest.mark.parametrize("bound", [0.0, -1.0, float("nan"), float("inf")])
-def test_bounds_are_positive(engine, bound):
+@pytest.mark.parametrize("bound", [0.0, -1.0, float("nan"), float("inf"), 1e-13, 1e13])
+def test_bounds_outside_the_proof_are_refused(engine, bound):
     with pytest.raises(InputError, match="clipping_bound"):
         engine(torch.randn(1, 3), torch.tensor([0]), clipping_bound=bound)
 

@@ -110,7 +110,7 @@ def test_a_step_of_the_stack_equals_steps_one_by_one_noise_included():
     z, divisors = [1.0, 2.0, 3.0, 0.5], [6, 7, 8, 9]
 
     def noise(model):
-        return SimulatedNoise(seed=3, client=model, round=1, step=2)
+        return SimulatedNoise(seed=3, client=model, round=1)
 
     sums = stacked(parameters, inputs, targets, clipping_bounds=BOUNDS)
     released = release_stacked(
@@ -146,8 +146,6 @@ def test_examples_that_are_not_finite_spoil_no_neighbour():
     inputs[1, 0] = float("nan")
     parameters["0.weight"][3] = float("inf")
     sums = stacked(parameters, inputs, targets, clipping_bounds=BOUNDS)
-    assert dict(sums.not_finite) == {1: 1, 3: 6}
-    assert sums[1].not_finite == 1
     for name, value in sums.values.items():
         torch.testing.assert_close(value[0], clean.values[name][0])
         torch.testing.assert_close(value[1], rest.values[name][1])
@@ -176,6 +174,6 @@ def test_wrong_shapes_are_refused():
     with pytest.raises(InputError, match=r"clipping_bounds: .* must be one or 4 numbers"):
         stacked(parameters, inputs, targets, clipping_bounds=[1.0, 2.0])
     sums = stacked(parameters, inputs, targets, clipping_bounds=1.0)
-    noise = [SimulatedNoise(seed=0, client=0, round=0, step=0)]
+    noise = [SimulatedNoise(seed=0, client=0, round=0)]
     with pytest.raises(InputError, match="has 1 sources, must have one for each of 4"):
         release_stacked(sums, z=1.0, divisors=1, noise=noise)

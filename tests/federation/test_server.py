@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from pacdp.clipping.numerics import grid_step
 from pacdp.data import load, partition
 from pacdp.errors import InputError
 from pacdp.federation import (
@@ -191,7 +192,12 @@ def test_reads_like_algorithm_1():
         sent = server.broadcast(number)
         server.combine([clients[n].answer(sent) for n in made.participants(number)])
     result = simulate(made, data, hospitals)
-    assert all(torch.equal(result.model[name], value) for name, value in server.model.items())
+    # The engines sum in another order; a sum that falls between two grid points may be rounded to
+    # either, once in each of three rounds.
+    step = grid_step(1.0, 28) / min(task.divisor for task in made.clients)
+    for name, value in server.model.items():
+        atol = 3 * made.training.optimiser.lr * step
+        torch.testing.assert_close(result.model[name], value, rtol=1e-6, atol=atol)
 
 
 @pytest.mark.parametrize("scale", [math.nan, math.inf, 0.0, -1.0, None, "x"])
