@@ -55,12 +55,13 @@ def test_gaussian_ledger_opens_with_the_same_epsilon(copied):
 def test_gaussian_ledger_keeps_counting(copied):
     path = copied("format-1-gaussian.ledger")
     ledger = Ledger(path)
+    before = list(ledger.entries)
     assert ledger.made("first").total() == 7
     assert ledger.filter.affordable(PATIENT) == 101
     ledger.reserve(PATIENT.times(101), run="third")
     again = Ledger(path, head=GAUSSIAN_HEAD)
     assert again.filter.spent.total() == 111
-    assert again.entries[:7] == Ledger(FIXTURES / "format-1-gaussian.ledger").entries
+    assert again.entries[:-1] == before
     with pytest.raises(BudgetExceededError, match="left: 0 releases"):
         again.reserve(PATIENT, run="third")
 
