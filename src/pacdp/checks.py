@@ -20,6 +20,9 @@ IntArray = NDArray[np.int64]
 
 # Beyond 2^53 a float no longer holds every whole number, so a count could be lost silently.
 LARGEST_COUNT = 2**53
+# For any ε in this range, μ ≈ √(2ε) or ε/√(2 ln(1/δ)), its square, and the total over 2^53 releases
+# are ordinary floating-point numbers. Much beyond it one of them overflows or becomes zero.
+SMALLEST_BUDGET, LARGEST_BUDGET = 1e-100, 1e100
 
 
 def positive(name: str, value: ArrayLike) -> FloatArray:
@@ -45,6 +48,23 @@ def not_negative(name: str, value: ArrayLike) -> FloatArray:
     """
     array = _numbers(name, value, "a finite number >= 0")
     _refuse(name, array, ~(np.isfinite(array) & (array >= 0)), "a finite number >= 0")
+    return array
+
+
+def budget(name: str, value: ArrayLike) -> FloatArray:
+    """An ε to be spent: greater than zero, and in the range for which noise can be computed.
+
+    >>> float(budget("epsilon", 0.5))
+    0.5
+    >>> budget("epsilon", 1e308)
+    Traceback (most recent call last):
+    ...
+    pacdp.errors.InputError: epsilon = 1e+308: must be a number from 1e-100 to 1e+100
+    """
+    array = positive(name, value)
+    representable = (array >= SMALLEST_BUDGET) & (array <= LARGEST_BUDGET)
+    allowed = f"a number from {SMALLEST_BUDGET:g} to {LARGEST_BUDGET:g}"
+    _refuse(name, array, ~representable, allowed)
     return array
 
 

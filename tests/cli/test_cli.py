@@ -121,6 +121,9 @@ def test_calibrate_the_sampling_rate():
         ("ledger show nowhere.ledger", "nowhere.ledger: cannot be read"),
         ("ledger create /nowhere/a --client a --epsilon 1", "cannot be created"),
         ("ledger create a.ledger --client a --epsilon 0", "must be a finite number > 0"),
+        ("ledger create a.ledger --client a --epsilon 1e308", "must be a number from 1e-100 to"),
+        ("calibrate --epsilon 1e308 --releases 13", "must be a number from 1e-100 to 1e+100"),
+        ("calibrate --epsilon 1e-320 --releases 13", "must be a number from 1e-100 to 1e+100"),
     ],
 )
 def test_bad_input_is_one_line_and_code_2(arguments, reason, tmp_path, monkeypatch):
@@ -182,6 +185,10 @@ def test_ledger_set_budget(path):
     spend(path)
     assert "ε = 0.7" in run("ledger", "set-budget", path, "--epsilon", 0.7).stdout
     assert "below the spent" in refused("ledger", "set-budget", path, "--epsilon", 0.01)
+    before = path.read_bytes()
+    error = refused("ledger", "set-budget", path, "--epsilon", 1e308)
+    assert "epsilon = 1e+308: must be a number from 1e-100 to 1e+100" in error
+    assert path.read_bytes() == before
     assert Ledger(path).filter.budget.epsilon == 0.7
     assert "exists already" in refused("ledger", "create", path, "--client", "b", "--epsilon", 1)
 

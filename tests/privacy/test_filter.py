@@ -126,3 +126,20 @@ def test_the_budget_moves_but_not_below_what_is_spent():
 def test_what_is_no_budget_is_refused(wrong):
     with pytest.raises(InputError, match="budget"):
         Filter(Guarantee(**({"epsilon": 0.5, "adjacency": ZERO_OUT} | wrong)))
+
+
+@pytest.mark.parametrize("epsilon", [5e-324, 1e308])
+def test_a_budget_that_cannot_be_represented_is_refused(epsilon):
+    with pytest.raises(InputError, match=r"must be a number from 1e-100 to 1e\+100"):
+        Filter(Guarantee(epsilon=epsilon, adjacency=ZERO_OUT))
+    with pytest.raises(InputError, match=r"must be a number from 1e-100 to 1e\+100"):
+        Filter(BUDGET).rebudget(epsilon)
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(1e-100, 5e-324), (1e100, 1e-5)])
+def test_the_smallest_and_the_largest_budget_can_be_spent(epsilon, delta):
+    state = Filter(Guarantee(epsilon=epsilon, delta=delta, adjacency=ZERO_OUT))
+    after = state.spend(gaussian(state.least_z * (1 + 1e-11)))
+    assert after.charged.epsilon == pytest.approx(epsilon, rel=1e-9)
+    with pytest.raises(BudgetExceededError):
+        after.spend(gaussian(state.least_z))

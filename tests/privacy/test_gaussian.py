@@ -87,3 +87,35 @@ def test_arrays_are_answered_element_by_element():
 def test_what_is_no_budget_is_refused(epsilon, delta):
     with pytest.raises(InputError, match="must be"):
         mu_for(epsilon, delta)
+
+
+@pytest.mark.parametrize("epsilon", [5e-324, 9e-101, 2e100, 1e308, [1.0, 1e308]])
+def test_a_budget_out_of_range_is_refused(epsilon):
+    with pytest.raises(InputError, match=r"epsilon.* = .*: must be a number from 1e-100 to"):
+        mu_for(epsilon, 1e-5)
+
+
+@pytest.mark.parametrize("epsilon", [1e-100, 1e-10, 1e100])
+@pytest.mark.parametrize("delta", [5e-324, 1e-300, 1e-5, 0.5, 0.9998, 1 - 1e-11])
+def test_every_budget_in_range_has_a_mu(epsilon, delta):
+    mu = float(mu_for(epsilon, delta))
+    assert 0 < mu**2 < math.inf
+    # Near δ = 1 both directions step to the safe side by more than a part in 10¹².
+    guard = 1e-11 + 1e-13 / (1 - delta)
+    assert epsilon_for(mu, delta) <= epsilon * (1 + guard) + 4 * guard * delta
+
+
+def test_a_delta_too_near_one_is_refused():
+    with pytest.raises(InputError, match=r"delta = 1 - 1\.1\d*e-16: must be at most 1 - 1e-12"):
+        mu_for(1.0, 1 - 1e-16)
+
+
+def test_a_mu_whose_epsilon_overflows_is_refused():
+    with pytest.raises(InputError, match=r"mu = 1e\+155: must be"):
+        epsilon_for([1.0, 1e155], 1e-5)
+
+
+def test_delta_is_a_number_at_both_ends():
+    assert delta_for(1e308, 1e-5) == 0
+    assert delta_for(1.0, 5e-324) == 0
+    assert delta_for(0.0, 1e308) == 1

@@ -13,6 +13,7 @@ import threading
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -106,6 +107,26 @@ def test_the_budget_changes_by_an_entry_and_not_below_what_is_spent(path, ledger
     ledger.set_budget(0.4)
     assert Ledger(path).filter.budget.epsilon == 0.4
     assert len(Ledger(path).entries) == 3
+
+
+def test_a_budget_that_cannot_be_represented_is_refused_and_not_written(path, ledger):
+    before = path.read_bytes()
+    for epsilon in (1e308, 5e-324):
+        with pytest.raises(InputError, match=r"epsilon = .*: must be a number from 1e-100 to"):
+            ledger.set_budget(epsilon)
+    assert path.read_bytes() == before
+    assert ledger.filter.budget == BUDGET
+    other = path.with_name("b.ledger")
+    for wrong in ({"epsilon": 1e308}, {"epsilon": 0.5, "delta": 1 - 1e-16}):
+        with pytest.raises(InputError, match="must be"):
+            Ledger.create(other, client="b", budget=Guarantee(adjacency=ZERO_OUT, **wrong))
+        assert not other.exists()
+
+
+@pytest.mark.parametrize("number", [np.float32(0.75), np.int64(1), np.array(0.75)])
+def test_a_budget_may_be_any_kind_of_number(path, ledger, number):
+    ledger.set_budget(number)
+    assert Ledger(path).filter.budget.epsilon == float(number)
 
 
 @pytest.mark.parametrize("client", ["", "  ", "a\nb"])

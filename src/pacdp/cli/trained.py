@@ -104,7 +104,8 @@ def _inputs(plan: "Plan", data: str, device: str) -> tuple[Any, Any]:
     labels = np.concatenate([part.labels for part in parts])
     if plan.classes and labels.max() >= plan.classes:
         raise InputError(
-            f"--data {data}: has the label {labels.max()}, the model knows {plan.classes} classes"
+            f"--data {data}: has a label that the model does not know, "
+            f"must be from 0 to {plan.classes - 1}"
         )
     import torch
 

@@ -129,8 +129,8 @@ def _unpacked(source: Path, names: Collection[str], folder: Path) -> dict[str, P
             raise DataError(f"{source}: is neither a folder, a zip nor a tar archive")
     except (DataError, OSError):
         raise
-    except Exception as error:  # a damaged archive can fail in any way
-        raise DataError(f"{source}: is damaged ({error})") from error
+    except Exception:  # a damaged archive can fail in any way, and the error may quote its bytes
+        raise DataError(f"{source}: is damaged, cannot be unpacked") from None
     return found
 
 

@@ -1,6 +1,7 @@
 """Published file formats of image sets, read into arrays of bytes and nothing else.
 
-A file that is cut off, has the wrong size or is no such file at all is refused by its name. The
+A file that is cut off, has the wrong size or is no such file at all is refused by its name. It may
+be any file of the user's, so no message quotes what is in it. The
 checksums in :mod:`pacdp.data.images` then say whether it is also the right one.
 """
 
@@ -19,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pacdp.data.folder import LARGEST_MEMBER
+from pacdp.data.records import content_of
 from pacdp.errors import DataError
 
 Bytes = NDArray[np.uint8]
@@ -52,8 +54,8 @@ def read_idx(path: Path, *, dimensions: int) -> Bytes:
                 if have != len(room) or stream.read(1):
                     found = have if have != len(room) else "more"
                     raise DataError(f"{path}: holds {found} bytes, must hold {len(room)}")
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise DataError(f"{path}: is damaged ({error})") from error
+        except (EOFError, zlib.error, gzip.BadGzipFile):
+            raise DataError(f"{path}: is damaged, cannot be unpacked as gzip") from None
     return values
 
 
@@ -113,7 +115,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in self.ALLOWED:
-            raise DataError(f"asks for {module}.{name}, must hold arrays and labels only")
+            raise DataError("asks for code to be run, must hold arrays and labels only")
         return super().find_class(module.replace("numpy.core", "numpy._core"), name)
 
 
@@ -126,14 +128,14 @@ def read_cifar_pickle(
         images = np.asarray(content[b"data"])
         labels = np.stack([np.asarray(content[key.encode()]) for key in label_keys], axis=1)
         if images.dtype != np.uint8 or images.shape != (records, int(np.prod(PIXELS))):
-            raise DataError(f"images are {images.dtype} {images.shape}")
+            raise DataError(f"images are {content_of(images)} {images.shape}")
         fits = labels.shape == (records, len(label_keys)) and labels.dtype.kind in "iu"
         if not fits or labels.min() < 0 or labels.max() > 255:
-            raise DataError(f"labels are {labels.dtype} {labels.shape}")
+            raise DataError(f"labels are {content_of(labels)} {labels.shape}")
     except DataError as error:
-        raise DataError(f"{path}: {error}") from error
-    except Exception as error:  # a damaged pickle can fail in any way
-        raise DataError(f"{path}: is damaged ({type(error).__name__}: {error})") from error
+        raise DataError(f"{path}: {error}") from None
+    except Exception:  # a damaged pickle can fail in any way
+        raise DataError(f"{path}: is damaged, is no batch of CIFAR's Python version") from None
     return images.reshape(-1, *PIXELS), labels.astype(np.uint8)
 
 
@@ -149,8 +151,8 @@ def read_image_rows(path: Path, *, records: int) -> Bytes:
             rows = np.asarray(picture.convert("RGB"))
     except DataError:
         raise
-    except Exception as error:  # a damaged picture can fail in any way
-        raise DataError(f"{path}: is damaged ({error})") from error
+    except Exception:  # a damaged picture can fail in any way
+        raise DataError(f"{path}: is damaged, is no PNG picture") from None
     return rows.reshape(records, 32, 32, 3).transpose(0, 3, 1, 2)
 
 
@@ -158,10 +160,12 @@ def read_json_labels(path: Path, *, records: int) -> Bytes:
     """A JSON list of labels, as (n, 1) bytes."""
     try:
         labels = np.asarray(json.loads(path.read_bytes()))
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: is damaged ({error})") from error
+    except (ValueError, RecursionError):
+        raise DataError(f"{path}: is damaged, is no JSON list of labels") from None
     if labels.shape != (records,) or labels.dtype.kind not in "iu":
-        raise DataError(f"{path}: holds {labels.dtype} {labels.shape}, must be {records} labels")
+        raise DataError(
+            f"{path}: holds {content_of(labels)} {labels.shape}, must be {records} labels"
+        )
     if labels.min() < 0 or labels.max() > 255:
         raise DataError(f"{path}: holds labels outside 0 to 255")
     return labels.astype(np.uint8)[:, None]

@@ -11,6 +11,9 @@ A CSV file has a header and commas, in UTF-8. The column ``label`` is the class 
 value, for regression), a column ``unit`` names whom a record belongs to, and every other column is
 a number. Columns go by their names, whatever their order. An .npz file has the arrays ``features``,
 ``labels`` and, if wanted, ``units``.
+
+The records are private. A message says which file, line and column is wrong and what is allowed;
+it never shows what is in a cell, nor an error of another library that could quote it.
 """
 
 import csv
@@ -28,7 +31,9 @@ from pacdp.data.records import (
     Dataset,
     Provenance,
     Records,
+    content_of,
     digests,
+    record_place,
     require_finite,
     require_labels,
     stratified,
@@ -41,6 +46,8 @@ BESIDE = (".toml", ".md", ".txt", ".json")
 Ranges = Mapping[str, tuple[float, float]]
 # Lines with their cells.
 Rows = list[tuple[int, list[str]]]
+# Features and labels are trained on in single precision.
+LARGEST_NUMBER = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +62,8 @@ class _File:
     columns: tuple[str, ...] | None
     keys: Array
     """Of the numbers as they stand there, before any scaling."""
+    lines: Sequence[int] | None = None
+    """The line of each record, for a CSV file."""
 
 
 def read_folder(
@@ -97,7 +106,7 @@ def read_folder(
         if unknown:
             raise DataError(f"{unknown[0]}: {unknown[0].stem} is no client of {folder}")
         held = _joined(tested, clients, kinds, people)
-        _refuse_shared(inside, records, held, people)
+        _refuse_shared(inside, records, held, word)
     else:
         mask = _set_aside(records, test_share, split, by_label=bool(kinds))
         records, held = records.take(~mask), records.take(mask)
@@ -142,7 +151,7 @@ def from_torch(
         train=Records(
             features=features,
             labels=labels,
-            clients=None if holders is None else np.asarray(holders, np.int64),
+            clients=None if holders is None else _whole("holders", holders),
             units=None if units is None else _numbered(np.asarray(units)),
         ),
         test=Records(features=held, labels=held_labels),
@@ -156,13 +165,31 @@ def from_torch(
 def _collected(where: str, pairs: Any, classes: int) -> tuple[Array, Array]:
     if not len(pairs):
         raise InputError(f"{where}: are none, must be at least one")
-    features, labels = zip(*(pairs[n] for n in range(len(pairs))), strict=True)
-    shapes = {np.shape(value) for value in features}
-    if len(shapes) > 1:
-        raise InputError(f"{where}: have shapes {sorted(shapes)}, must all be alike")
-    return np.stack([np.asarray(value) for value in features]), _typed(
-        where, np.asarray([*map(float, labels)]), classes
-    )
+    features, labels = [], np.empty(len(pairs))
+    for number in range(len(pairs)):
+        pair = pairs[number]
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise InputError(f"{where}, record {number}: must be a pair of features and a label")
+        features.append(np.asarray(pair[0]))
+        try:
+            labels[number] = float(pair[1])
+        except (TypeError, ValueError, OverflowError, RuntimeError):
+            # The error of a failed conversion quotes the label.
+            raise InputError(f"{where}, record {number}: label must be one number") from None
+    if len({value.shape for value in features}) > 1:
+        raise InputError(f"{where}: have features of different shapes, must all be alike")
+    return np.stack(features), _typed(where, labels, classes)
+
+
+def _whole(name: str, values: Sequence[int]) -> Any:
+    """Values that must be whole numbers, as an array."""
+    array = np.asarray(values)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise InputError(
+            f"{name}: are {content_of(array)} of shape {array.shape}, "
+            "must be a whole number for each record"
+        )
+    return array.astype(np.int64)
 
 
 def _read_all(folder: Path, ranges: Ranges, unit: str, like: _File | None) -> list[_File]:
@@ -235,6 +262,7 @@ def _read_csv(path: Path, ranges: Ranges, unit: str, like: tuple[str, ...] | Non
         units=None if people is None else np.array([name.strip() for _, name in people]),
         columns=names,
         keys=digests(np.stack(raw, axis=1)),
+        lines=[line for line, _ in rows],
     )
 
 
@@ -250,24 +278,29 @@ def _table(path: Path) -> tuple[list[str], Rows]:
         with path.open(newline="", encoding="utf-8-sig") as stream:
             reader = csv.reader(stream)
             lines = [(reader.line_num, row) for row in reader if row]
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: is not UTF-8 ({error.reason}), must be saved as UTF-8") from error
-    except csv.Error as error:
-        raise DataError(f"{path}: is no CSV file ({error})") from error
+    except UnicodeDecodeError:
+        raise DataError(f"{path}: is not UTF-8, must be saved as UTF-8") from None
+    except csv.Error:
+        raise DataError(
+            f"{path}, line {reader.line_num}: is not CSV, must have cells separated by commas"
+        ) from None
     if not lines:
         raise DataError(f"{path}: is empty, must have a header and a line for each record")
     header, rows = [name.strip() for name in lines[0][1]], lines[1:]
-    twice = next((name for name in header if header.count(name) > 1), None)
-    if twice is not None:
-        raise DataError(f"{path}: has two columns {twice}, must have one")
+    # Without that column the first line may be no header but a record, which is not to be shown.
     if "label" not in header:
         why = "; cells must be separated by commas" if ";" in header[0] else ""
         raise DataError(
-            f"{path}: its first line is {', '.join(header)}; must be a header with label{why}"
+            f"{path}: has no column label; its first line must be a header with label{why}"
         )
+    twice = next((name for name in header if header.count(name) > 1), None)
+    if twice is not None:
+        raise DataError(f"{path}: has two columns {twice}, must have one")
     for line, row in rows:
         if len(row) != len(header):
-            raise DataError(f"{path}, line {line}: has {len(row)} cells, must have {len(header)}")
+            raise DataError(
+                f"{path}, line {line}: must have {len(header)} cells, as many as the header"
+            )
     return header, rows
 
 
@@ -276,12 +309,12 @@ def _numbers(path: Path, column: str, cells: Sequence[tuple[int, str]]) -> Array
     for number, (line, cell) in enumerate(cells):
         try:
             values[number] = float("no" if "_" in cell else cell)
-            if not np.isfinite(values[number]):
+            if not abs(values[number]) <= LARGEST_NUMBER:
                 raise ValueError
         except ValueError:
-            allowed = "a number" if column == "label" else "a number (names go in a column unit)"
+            hint = "" if column == "label" else " (names go in a column unit)"
             raise DataError(
-                f"{path}, line {line}: {column} is {cell.strip()!r}, must be {allowed}"
+                f"{path}, line {line}: {column} must be a number within ±{LARGEST_NUMBER:.3g}{hint}"
             ) from None
     return values
 
@@ -289,7 +322,10 @@ def _numbers(path: Path, column: str, cells: Sequence[tuple[int, str]]) -> Array
 def _numbered(names: Array) -> Any:
     """Any names as whole numbers; equal names get equal numbers."""
     if names.ndim != 1 or names.dtype.kind not in "iuUS":
-        raise InputError(f"units: are {names.dtype} {names.shape}, must be a name or number each")
+        raise InputError(
+            f"units: are {content_of(names)} of shape {names.shape}, "
+            "must be a name or a whole number for each record"
+        )
     return np.unique(names, return_inverse=True)[1].astype(np.int64)
 
 
@@ -302,7 +338,8 @@ def _scaled(values: Array, limits: tuple[float, float] | None) -> Array:
 
 def _read_npz(path: Path) -> _File:
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        # NumPy leaves a file open that it cannot read.
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
             names = set(arrays.files)
             if not {"features", "labels"} <= names:
                 raise DataError(
@@ -310,12 +347,15 @@ def _read_npz(path: Path) -> _File:
                 )
             features, labels = arrays["features"], arrays["labels"]
             units = arrays["units"] if "units" in names else None
-    except DataError:
+    except (DataError, PermissionError):
         raise
-    except Exception as error:  # a damaged archive can fail in any way
-        raise DataError(f"{path}: is no .npz file of plain arrays ({error})") from error
+    except Exception:  # a damaged archive can fail in any way, and the error may quote its bytes
+        raise DataError(f"{path}: is no .npz file of plain arrays") from None
     if units is not None and (units.ndim != 1 or units.dtype.kind not in "iuUS"):
-        raise DataError(f"{path}: units are {units.dtype} {units.shape}, must be names or numbers")
+        raise DataError(
+            f"{path}: units are {content_of(units)} of shape {units.shape}, "
+            "must be a name or a whole number for each record"
+        )
     for name, values in (("labels", labels), ("units", units)):
         if values is not None and values.shape != features.shape[:1]:
             raise DataError(f"{path}: {name} have shape {values.shape}, must be one a record")
@@ -358,16 +398,15 @@ def _classes(files: Sequence[_File], wanted: int | Sequence[str] | None) -> tupl
     for file in files:
         odd = np.flatnonzero((file.labels != np.floor(file.labels)) | (file.labels < 0))
         if len(odd):
+            place = record_place(str(file.path), int(odd[0]), file.lines)
             raise DataError(
-                f"{file.path}: label {file.labels[odd[0]]:g} of record {odd[0]}, must be a class "
-                f"number 0, 1, ... as most are, {say}"
+                f"{place}: label must be a class number 0, 1, ... as most labels are, {say}"
             )
     found = np.unique(labels)
     if len(found) != int(labels.max()) + 1:
-        missing = next(n for n in range(int(labels.max())) if n not in found)
         raise DataError(
-            f"{files[0].path.parent}: no record has the label {missing}, but one has "
-            f"{int(labels.max())}; classes must be numbered 0, 1, ... without gaps, {say}"
+            f"{files[0].path.parent}: labels skip a number; "
+            f"classes must be numbered 0, 1, ... without gaps, {say}"
         )
     return tuple(str(number) for number in range(len(found)))
 
@@ -376,7 +415,7 @@ def _joined(
     files: Sequence[_File], clients: Sequence[str], kinds: Sequence[str], people: Array
 ) -> Records:
     """All clients' records in one, each still with its holder and its own units."""
-    labels = [_typed(str(file.path), file.labels, len(kinds)) for file in files]
+    labels = [_typed(str(file.path), file.labels, len(kinds), file.lines) for file in files]
     numbers = np.array([clients.index(file.path.stem) for file in files], np.int64)
     names = np.concatenate([_people(file) for file in files])
     return Records(
@@ -395,16 +434,20 @@ def _people(file: _File) -> Array:
     return np.array([f"{file.path.stem}/{name}" for name in file.units])
 
 
-def _refuse_shared(where: Path, train: Records, test: Records, people: Array) -> None:
-    """Refuse test records that are training records, and persons in both."""
+def _refuse_shared(where: Path, train: Records, test: Records, unit: str) -> None:
+    """Refuse test records that are training records, and units in both.
+
+    How many there are and which ones depends on private records, and is not said.
+    """
     known = {bytes(key) for key in train.identities()}
-    shared = sum(bytes(key) in known for key in test.identities())
-    if shared:
-        raise DataError(f"{where}: {shared} of its records are training records, must be none")
-    if train.units is not None and test.units is not None:
-        both = np.intersect1d(train.units, test.units)
-        if len(both):
-            raise DataError(f"{where}: {people[both[0]]} is also in training, must be in one")
+    if any(bytes(key) in known for key in test.identities()):
+        raise DataError(f"{where}: shares records with training, must share none")
+    if (
+        train.units is not None
+        and test.units is not None
+        and np.isin(test.units, train.units).any()
+    ):
+        raise DataError(f"{where}: has a {unit} that is also in training, must be in one of them")
 
 
 def _set_aside(records: Records, share: float, split: int, *, by_label: bool) -> Array:
@@ -419,7 +462,7 @@ def _set_aside(records: Records, share: float, split: int, *, by_label: bool) ->
     return stratified(np.unique(groups, axis=0, return_inverse=True)[1], share, split)[belongs]
 
 
-def _typed(where: str, labels: Array, classes: int) -> Array:
+def _typed(where: str, labels: Array, classes: int, lines: Sequence[int] | None = None) -> Array:
     """Labels as whole numbers, or as floats for regression; before that they must be such."""
-    require_labels(where, labels, classes)
+    require_labels(where, labels, classes, lines)
     return labels.astype(np.int64 if classes else np.float32)

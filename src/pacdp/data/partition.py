@@ -110,8 +110,8 @@ class Partition:
             if len(clients) != len(indices):
                 raise ValueError("clients and records differ in number")
             return cls(**content, clients=clients, indices=indices)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise DataError(f"{path}: is no partition ({error})") from error
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise DataError(f"{path}: is no partition that pacdp saved") from None
 
 
 class Shares(Sequence[Records]):

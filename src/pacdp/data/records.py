@@ -1,7 +1,8 @@
 """Records, and the data set they belong to: what every loader gives and every user takes.
 
 Checked once, when they are made: lengths that agree, labels that exist, numbers that are finite.
-Nothing here knows where the records came from or who will train on them.
+Nothing here knows where the records came from or who will train on them. Records may be private, so
+a message says which record is wrong and what is allowed, and never shows a value.
 """
 
 import hashlib
@@ -198,7 +199,7 @@ class Dataset:
                 and not (holders.min() >= 0 and holders.max() < len(self.clients))
             ):
                 raise InputError(
-                    f"{self.name}: records are held by clients {holders.min()} to {holders.max()}, "
+                    f"{self.name}: a record is held by a client without a name; clients "
                     f"must be from 0 to {len(self.clients) - 1}, as many as there are names"
                 )
 
@@ -231,32 +232,37 @@ def require_finite(where: str, features: Array) -> None:
     >>> require_finite("a.csv", np.array([[1.0, float("nan")]]))
     Traceback (most recent call last):
     ...
-    pacdp.errors.InputError: a.csv: record 0, feature 1 is nan, must be a finite number
+    pacdp.errors.InputError: a.csv, record 0: feature 1 must be a finite number
     """
     if features.dtype.kind not in "fiu":
-        raise InputError(f"{where}: features are {features.dtype}, must be numbers")
+        raise InputError(f"{where}: features are {content_of(features)}, must be numbers")
     if features.dtype.kind != "f":
         return
     with np.errstate(over="ignore"):
         finite = np.isfinite(features.astype(np.float32, copy=False))
     if not finite.all():
         first, *rest = (int(i) for i in np.argwhere(~finite)[0])
-        value, place = features[(first, *rest)], ", ".join(map(str, rest))
-        raise InputError(
-            f"{where}: record {first}, feature {place} is {value}, must be a finite number"
-        )
+        place = ", ".join(map(str, rest))
+        raise InputError(f"{where}, record {first}: feature {place} must be a finite number")
 
 
-def require_labels(where: str, labels: Array, classes: int) -> None:
+def require_labels(
+    where: str, labels: Array, classes: int, lines: Sequence[int] | None = None
+) -> None:
     """Refuse labels that are no class (or, for regression, no finite number).
+
+    ``lines`` says where in the file each record is, if it was read from one.
 
     >>> require_labels("a.csv", np.array([0, 2]), classes=2)
     Traceback (most recent call last):
     ...
-    pacdp.errors.InputError: a.csv: label 2 of record 1, must be a whole number from 0 to 1
+    pacdp.errors.InputError: a.csv, record 1: label must be a whole number from 0 to 1
     """
     if labels.ndim != 1 or labels.dtype.kind not in "fiu":
-        raise InputError(f"{where}: labels are {labels.dtype} {labels.shape}, must be one number")
+        raise InputError(
+            f"{where}: labels are {content_of(labels)} of shape {labels.shape}, "
+            "must be one number for each record"
+        )
     allowed = f"a whole number from 0 to {classes - 1}" if classes else "a finite number"
     if classes:
         good = (labels >= 0) & (labels < classes)
@@ -265,7 +271,28 @@ def require_labels(where: str, labels: Array, classes: int) -> None:
         good = np.isfinite(labels)
     if not good.all():
         record = int(np.argmin(good))
-        raise InputError(f"{where}: label {labels[record]} of record {record}, must be {allowed}")
+        raise InputError(f"{record_place(where, record, lines)}: label must be {allowed}")
+
+
+def record_place(where: str, record: int, lines: Sequence[int] | None = None) -> str:
+    """Where a record is: in a line of the file where that is known, else by its number.
+
+    >>> record_place("a.csv", 1, lines=[2, 5])
+    'a.csv, line 5'
+    """
+    return f"{where}, record {record}" if lines is None else f"{where}, line {lines[record]}"
+
+
+def content_of(values: Array) -> str:
+    """What kind of values an array holds.
+
+    NumPy's name for an array of text tells how long the longest one is, which is private.
+
+    >>> content_of(np.array([0.5])), content_of(np.array(["a name"]))
+    ('float64', 'text')
+    """
+    kind = values.dtype.kind
+    return "text" if kind in "US" else "structured values" if kind == "V" else str(values.dtype)
 
 
 def digests(rows: Array) -> Array:

@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike
 from pacdp.checks import (
     FloatArray,
     IntArray,
+    budget,
     count,
-    positive,
     probability,
     rate,
     single,
@@ -137,7 +137,7 @@ def calibrate(
     """
     adjacency, scope = Adjacency.parse(adjacency), Scope.parse(scope)
     epsilon, delta, count_, q = together(
-        epsilon=positive("epsilon", epsilon),
+        epsilon=budget("epsilon", epsilon),
         delta=probability("delta", delta),
         releases=count("releases", releases),
         sampling_rate=rate("sampling_rate", sampling_rate),
@@ -182,7 +182,7 @@ def calibrate_sampling_rate(
     >>> account(plan).epsilon <= 0.1
     True
     """
-    target = single("epsilon", positive("epsilon", epsilon))
+    target = single("epsilon", budget("epsilon", epsilon))
     delta = single("delta", probability("delta", delta))
     whole = Release.clipped_sum(
         noise_multiplier=noise_multiplier, adjacency=Adjacency.parse(adjacency), count=releases

@@ -7,6 +7,8 @@ It knows nothing of privacy. What it promises:
   back the journal of a finished transaction, and with it an older state of the file.
 - What an appender decides on is what is in the file: it holds the write lock from before it reads
   until its entries are in. Two processes cannot both take the last of anything.
+- What was written is read back before it is committed. A trigger that drops, rewrites or adds
+  entries makes the append fail and leaves the file as it was.
 - A file that is damaged, truncated, edited or not ours is refused by name. Each entry's hash covers
   the one before, so a change to any entry changes the head.
 
@@ -31,14 +33,30 @@ FORMAT = 1
 # How long to wait for another process that holds the file.
 BUSY_SECONDS = 60.0
 
-_SCHEMA = (
-    "CREATE TABLE entries (sequence INTEGER PRIMARY KEY, previous TEXT NOT NULL, "
-    "body TEXT NOT NULL, hash TEXT NOT NULL)",
-    "CREATE TRIGGER entries_are_never_deleted BEFORE DELETE ON entries "
-    "BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END",
-    "CREATE TRIGGER entries_are_never_updated BEFORE UPDATE ON entries "
-    "BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END",
-)
+# Rows of sqlite_master, in the order of their names: type, name, table and the statement.
+_SCHEMA = [
+    (
+        "table",
+        "entries",
+        "entries",
+        "CREATE TABLE entries (sequence INTEGER PRIMARY KEY, previous TEXT NOT NULL, "
+        "body TEXT NOT NULL, hash TEXT NOT NULL)",
+    ),
+    (
+        "trigger",
+        "entries_are_never_deleted",
+        "entries",
+        "CREATE TRIGGER entries_are_never_deleted BEFORE DELETE ON entries "
+        "BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END",
+    ),
+    (
+        "trigger",
+        "entries_are_never_updated",
+        "entries",
+        "CREATE TRIGGER entries_are_never_updated BEFORE UPDATE ON entries "
+        "BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END",
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -79,9 +97,13 @@ class Chain:
                 connection.execute("BEGIN EXCLUSIVE")
                 connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                 connection.execute(f"PRAGMA user_version = {FORMAT}")
-                for statement in _SCHEMA:
+                for *_, statement in _SCHEMA:
                     connection.execute(statement)
-                _insert(connection, [Link.after(None, body)])
+                first = Link.after(None, body)
+                _insert(connection, [first])
+                # Another process may have opened the new file first and added something to it.
+                chain._check_layout(connection)
+                chain._check_written(connection, [first])
                 connection.execute("COMMIT")
         except LedgerError:
             path.unlink(missing_ok=True)
@@ -93,17 +115,21 @@ class Chain:
         self._check_file()
         with self._connection() as connection:
             connection.execute("BEGIN")
+            self._check_layout(connection)
             return self._verified(connection)
 
     def append(self, last: Link, decide: Callable[[Sequence[Link]], Sequence[str]]) -> list[Link]:
         """Add what ``decide`` answers to the entries that came after ``last``.
 
         ``last`` is the newest entry that the caller knows. Returns all entries since, the new ones
-        at the end, once they are on the disk. If ``decide`` raises, nothing is written.
+        at the end, once they are on the disk. If ``decide`` raises, or if the file does not hold
+        the entries as they were meant, nothing is written.
         """
         self._check_file()
         with self._connection() as connection:
             connection.execute("BEGIN IMMEDIATE")
+            # The file may have changed since it was opened; under the write lock it no longer can.
+            self._check_layout(connection)
             seen = _select(connection, last.sequence)
             if not seen or seen[0] != last:
                 raise LedgerError(
@@ -115,25 +141,44 @@ class Chain:
             for body in decide(missed):
                 added.append(Link.after((missed + added or [last])[-1], body))
             _insert(connection, added)
+            self._check_written(connection, [last, *missed, *added])
             connection.execute("COMMIT")
             return missed + added
 
-    def _verified(self, connection: sqlite3.Connection) -> list[Link]:
-        facts = [
-            connection.execute(f"PRAGMA {name}").fetchone()[0]
-            for name in ("application_id", "user_version", "integrity_check(1)")
-        ]
-        if facts[0] != APPLICATION_ID:
+    def _check_layout(self, connection: sqlite3.Connection) -> None:
+        """Refuse a file that is not a ledger of this format, with its tables and nothing else.
+
+        This is cheap, however long the chain is.
+        """
+        application, version = (
+            connection.execute(f"PRAGMA main.{name}").fetchone()[0]
+            for name in ("application_id", "user_version")
+        )
+        if application != APPLICATION_ID:
             raise LedgerError(f"{self.path}: is a database, but not a pacdp ledger")
-        if facts[1] != FORMAT:
+        if version != FORMAT:
             raise LedgerError(
-                f"{self.path}: has ledger format {facts[1]}, this version reads {FORMAT}"
+                f"{self.path}: has ledger format {version}, this version reads {FORMAT}"
             )
-        if facts[2] != "ok":
-            raise LedgerError(f"{self.path}: is damaged: {str(facts[2]).splitlines()[-1]}")
-        schema = {row[0] for row in connection.execute("SELECT sql FROM sqlite_master")}
-        if schema != set(_SCHEMA):
+        # Temporary objects belong to this connection alone, but they too could intercept a write.
+        objects = connection.execute(
+            "SELECT type, name, tbl_name, sql FROM main.sqlite_master UNION ALL "
+            "SELECT type, name, tbl_name, sql FROM sqlite_temp_master ORDER BY name"
+        )
+        if objects.fetchall() != _SCHEMA:
             raise LedgerError(f"{self.path}: is damaged: its tables are not those of a ledger")
+
+    def _check_written(self, connection: sqlite3.Connection, meant: Sequence[Link]) -> None:
+        """Refuse to commit unless the entries from the first of ``meant`` on are exactly these."""
+        if _select(connection, meant[0].sequence) != meant:
+            raise LedgerError(
+                f"{self.path}: did not take the new entries as they were written; nothing was added"
+            )
+
+    def _verified(self, connection: sqlite3.Connection) -> list[Link]:
+        found = connection.execute("PRAGMA main.integrity_check(1)").fetchone()[0]
+        if found != "ok":
+            raise LedgerError(f"{self.path}: is damaged: {str(found).splitlines()[-1]}")
         links = self._linked(_select(connection, 0), None)
         if not links:
             raise LedgerError(f"{self.path}: is damaged: it has no entries")
@@ -193,7 +238,8 @@ class Chain:
 
 def _select(connection: sqlite3.Connection, sequence: int) -> list[Link]:
     rows = connection.execute(
-        "SELECT sequence, previous, body, hash FROM entries WHERE sequence >= ? ORDER BY sequence",
+        "SELECT sequence, previous, body, hash FROM main.entries "
+        "WHERE sequence >= ? ORDER BY sequence",
         (sequence,),
     )
     return [Link(*row) for row in rows]
@@ -201,6 +247,6 @@ def _select(connection: sqlite3.Connection, sequence: int) -> list[Link]:
 
 def _insert(connection: sqlite3.Connection, links: Sequence[Link]) -> None:
     connection.executemany(
-        "INSERT INTO entries VALUES (?, ?, ?, ?)",
+        "INSERT INTO main.entries VALUES (?, ?, ?, ?)",
         [(link.sequence, link.previous, link.body, link.hash) for link in links],
     )

@@ -25,7 +25,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
-from pacdp.checks import LARGEST_COUNT, positive, single
+from pacdp.checks import LARGEST_COUNT, budget, single
 from pacdp.errors import BudgetExceededError, InputError
 from pacdp.privacy.accounting import account
 from pacdp.privacy.gaussian import mu_for
@@ -53,6 +53,8 @@ class Filter:
             raise InputError(f"epsilon = {self.budget.epsilon:g}: a budget must be > 0")
         if self.budget.scope is not Scope.TOTAL or self.budget.accountant != "exact":
             raise InputError("budget: must be a total one, measured exactly")
+        # Refuses a budget for which no noise can be computed here, and not at the first release.
+        _ = self.mu_limit
 
     def spend(self, *releases: Release) -> "Filter":
         """The filter after these releases, all or none; over the budget they are refused.
@@ -115,7 +117,7 @@ class Filter:
         >>> state.spend(noisy).rebudget(0.2).budget.epsilon
         0.2
         """
-        epsilon = single("epsilon", positive("epsilon", epsilon))
+        epsilon = single("epsilon", budget("epsilon", epsilon))
         after = replace(self, budget=replace(self.budget, epsilon=epsilon))
         if not after.within_budget:
             raise BudgetExceededError(f"budget {after.budget}: is below the spent {self.charged}")

@@ -25,17 +25,24 @@ from numpy.typing import ArrayLike
 from scipy.optimize import brentq, elementwise
 from scipy.special import erfcx, log_ndtr, ndtri, ndtri_exp
 
-from pacdp.checks import FloatArray, not_negative, positive, probability
+from pacdp.checks import FloatArray, budget, not_negative, positive, probability
+from pacdp.errors import InputError
 
+# ε is about μ²/2, and must stay a number.
+LARGEST_MU = 1e100
 # Both inverses move by this relative amount towards more privacy, which covers their rounding.
 GUARD = 1e-12
 # Near δ = 1 it is 1 − δ that counts, and rounding is relative to that.
 _GUARD_NEAR_ONE = 1e-14
+# Beyond this δ that rounding would leave nothing of μ.
+_LARGEST_DELTA = 1 - 1e-12
 
 _LOG_SQRT_2PI = 0.5 * np.log(2 * np.pi)
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(6)
 # Below this μ six nodes are exact to rounding; above it the plain difference loses < 3 digits.
 _QUADRATURE_BELOW = 0.1
+# ln δ is about −(ε/μ)²/2, whose square must not overflow. From here on δ is zero anyway.
+_LARGEST_RATIO = 1e150
 
 
 def delta_for(epsilon: ArrayLike, mu: ArrayLike) -> FloatArray:
@@ -57,18 +64,28 @@ def epsilon_for(mu: ArrayLike, delta: ArrayLike) -> FloatArray:
     4.377178
     """
     all_mu, all_delta = np.broadcast_arrays(positive("mu", mu), probability("delta", delta))
+    if np.any(all_mu > LARGEST_MU):
+        raise InputError(f"mu = {np.max(all_mu):g}: must be a number from 0 to {LARGEST_MU:g}")
     result = np.zeros_like(all_mu)
     # GUARD here and in the last line: a δ that rounding puts just above its target is not free.
     costs = _log_delta(np.zeros_like(all_mu), all_mu) > np.log(all_delta) - GUARD
     if np.any(costs):
         some_mu, some_delta = all_mu[costs], all_delta[costs]
-        root = _root(
-            lambda epsilon, mu, log_delta: _log_delta(epsilon, mu) - log_delta,
-            -1e-9 * some_delta,
-            # δ(ε) ≤ Φ(a), so ε is at most where a = Φ⁻¹(δ).
-            np.maximum(some_mu * (some_mu / 2 - ndtri(some_delta)) * (1 + 1e-9), 1e-9 * some_delta),
-            (some_mu, np.log(some_delta)),
+        lower = -1e-9 * some_delta
+        # δ(ε) ≤ Φ(a), so ε is at most where a = Φ⁻¹(δ).
+        upper = np.maximum(
+            some_mu * (some_mu / 2 - ndtri(some_delta)) * (1 + 1e-9), 1e-9 * some_delta
         )
+        root = np.zeros_like(some_mu)
+        # Elsewhere δ alone pays to within rounding, and ε is what the guard below adds.
+        inside = _log_delta(lower, some_mu) > np.log(some_delta)
+        if np.any(inside):
+            root[inside] = _root(
+                lambda epsilon, mu, log_delta: _log_delta(epsilon, mu) - log_delta,
+                lower[inside],
+                upper[inside],
+                (some_mu[inside], np.log(some_delta[inside])),
+            )
         guard = GUARD + _GUARD_NEAR_ONE / (1 - some_delta)
         result[costs] = np.maximum(root, 0) * (1 + guard) + 4 * guard * some_delta
     return np.asarray(result)[()]
@@ -82,13 +99,17 @@ def mu_for(epsilon: ArrayLike, delta: ArrayLike) -> FloatArray:
     >>> round(1 / float(mu_for(0.1, 1e-5)), 5)
     30.74957
     """
-    epsilon, delta = np.broadcast_arrays(positive("epsilon", epsilon), probability("delta", delta))
+    epsilon, delta = np.broadcast_arrays(budget("epsilon", epsilon), probability("delta", delta))
+    if np.any(delta > _LARGEST_DELTA):
+        raise InputError(f"delta = 1 - {1 - np.max(delta):g}: must be at most 1 - 1e-12")
     log_delta = np.log(delta)
     tail = -ndtri(delta)
     # δ(ε; μ) ≤ Φ(a) gives the lower end. The upper one is the test "reject beyond s" with
     # e^ε·Φ(−s) ≤ (1 − δ)/2, whose power is Φ(μ − s).
     root = np.hypot(tail, np.sqrt(2 * epsilon))
-    lower = np.where(tail > 0, 2 * epsilon / (tail + root), root - tail)
+    # Each form divides by zero or cancels only where the other one is taken.
+    with np.errstate(divide="ignore"):
+        lower = np.where(tail > 0, 2 * epsilon / (tail + root), root - tail)
     upper = np.sqrt(2 * (epsilon - np.log1p(-delta))) - ndtri_exp(np.log1p(-delta) - np.log(2))
     # The unknown is a logarithm, so that its absolute error is μ's relative one.
     log_mu = _root(
@@ -128,7 +149,13 @@ def _root(
 
 def _log_delta(epsilon: FloatArray, mu: FloatArray) -> FloatArray:
     """ln δ(ε; μ), where δ is a floating-point number (ln δ > −750); very negative below."""
-    ratio = epsilon / mu
+    # Overflow and ln 0 occur only for an ε or μ so extreme that δ is exactly 0 or 1.
+    with np.errstate(over="ignore", divide="ignore"):
+        return _log_delta_unguarded(epsilon, mu)
+
+
+def _log_delta_unguarded(epsilon: FloatArray, mu: FloatArray) -> FloatArray:
+    ratio = np.minimum(epsilon / mu, _LARGEST_RATIO)
     a, b = mu / 2 - ratio, -mu / 2 - ratio
     result = np.empty_like(a)
     small = mu < _QUADRATURE_BELOW
@@ -147,4 +174,5 @@ def _log_delta(epsilon: FloatArray, mu: FloatArray) -> FloatArray:
 def _log_mills(x: FloatArray) -> FloatArray:
     """ln m(x) = ln Φ(x)/φ(x), by whichever form neither overflows nor cancels."""
     tail = np.log(np.sqrt(np.pi / 2) * erfcx(-np.minimum(x, 0) / np.sqrt(2)))
-    return np.asarray(np.where(x < 0, tail, log_ndtr(x) + x**2 / 2 + _LOG_SQRT_2PI))
+    above = np.maximum(x, 0)
+    return np.asarray(np.where(x < 0, tail, log_ndtr(above) + above**2 / 2 + _LOG_SQRT_2PI))

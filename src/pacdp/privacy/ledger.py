@@ -36,7 +36,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from pacdp.checks import text, word
+from pacdp.checks import budget as checked_budget
+from pacdp.checks import single, text, word
 from pacdp.errors import BudgetExceededError, InputError, LedgerError
 from pacdp.privacy.book import refuse_more
 from pacdp.privacy.chain import Chain, Link
@@ -191,6 +192,8 @@ class Ledger:
         >>> ledger.set_budget(0.8, reason="asked by the board").content["epsilon"]
         0.8
         """
+        # A plain float, whatever number was given: JSON knows no NumPy types.
+        epsilon = single("epsilon", checked_budget("epsilon", epsilon))
         return self._append(
             lambda current: current.rebudget(epsilon),
             [("budget", {"epsilon": epsilon, "reason": text("reason", reason)})],

@@ -8,10 +8,8 @@ from typing import Any, Self
 
 from pacdp.checks import count, positive, rate, single, word
 from pacdp.errors import InputError
+from pacdp.privacy.gaussian import LARGEST_MU
 from pacdp.privacy.guarantee import Adjacency
-
-# ε is about μ²/2, and must stay a number.
-LARGEST_MU = 1e100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,10 +135,11 @@ def total_mu(releases: Iterable[Release]) -> float:
     """
     parts = [(release.count, 1 / release.z) for release in releases]
     largest = max((mu for _, mu in parts), default=0.0)
-    if largest > LARGEST_MU:
-        raise InputError("noise_multiplier: is so small that the cost cannot be represented")
     if not largest:
         return 0.0
     # Relative to the largest, no square overflows or vanishes where it matters; and fsum is
     # correctly rounded, so neither order nor grouping changes the total.
-    return largest * math.sqrt(math.fsum(count * (mu / largest) ** 2 for count, mu in parts))
+    total = largest * math.sqrt(math.fsum(count * (mu / largest) ** 2 for count, mu in parts))
+    if total > LARGEST_MU:
+        raise InputError("noise_multiplier: is so small that the cost cannot be represented")
+    return total

@@ -53,7 +53,7 @@ class Tuned(Settings):
     ...     privacy=Promised(
     ...         budgets=(0.1,), delta=1e-5, adjacency="zero-out", scope="total", unit="record"
     ...     ),
-    ...     trainings=70, version="0.1.0",
+    ...     trainings=70, version="0.2.0",
     ...     proxy={"name": "synthetic", "made_by": "clouds", "source": "nobody", "sha256": "0"},
     ... )
     >>> print(made.privacy)
