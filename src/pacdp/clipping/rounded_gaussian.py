@@ -11,7 +11,7 @@ Three decisions, each slower and sharper than the one before, look whether the w
 to the same number; where the third cannot tell, 64 more digits are drawn and it looks again.
 
 1. SciPy's Φ⁻¹ in float64 is within ``GUARD`` of every value of the interval.
-   ``tests/clipping/prove_ndtri.py`` proves it, with a factor of more than two to spare.
+   ``tests/clipping/prove_ndtri.py`` proves it, with a factor of four to spare.
 2. One Newton step with Φ in double-double arithmetic corrects the first. It takes nothing from the
    first but a starting point, and checks that the step is small.
 3. mpmath compares the interval with Φ at the borders of the cell, with 64 guard bits.
@@ -38,7 +38,7 @@ SMALLEST_SCALE, LARGEST_SCALE = 2.0**-3, 2.0**46
 # With at least this many units of 2^-64 as tail probability, ``ndtri`` is within the guard of every
 # value of the interval. Below, the intervals are too wide for one constant: one draw in 65536.
 NEAR = 2**47
-GUARD = 2.0**-46
+GUARD = 2.0**-45
 # The arrays of a chunk fit into the cache of a core.
 _CHUNK = 2**15
 _MAGNITUDE = np.uint64(2**63 - 1)
