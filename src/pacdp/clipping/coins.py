@@ -1,0 +1,33 @@
+"""Coins for hidden Poisson sampling, whose rate never exceeds the one that is accounted for."""
+
+import os
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pacdp import checks
+from pacdp.errors import InputError
+
+
+def sample_coins(
+    count: int, rate: float, *, entropy: Callable[[int], bytes] = os.urandom
+) -> NDArray[np.bool_]:
+    """Independent coins that are true with probability at most ``rate``, short of it by < 2^-64.
+
+    Each compares 64 random bits with ⌊rate·2^64⌋, in whole numbers. From 2^-12 on the probability
+    is ``rate`` itself, as a float has 53 digits; at a rate of 1 every coin is true.
+
+    >>> sample_coins(3, 1.0)
+    array([ True,  True,  True])
+    """
+    chance = float(checks.single("rate", checks.rate("rate", rate)))
+    if count < 0:
+        raise InputError(f"count = {count}: must be a whole number >= 0")
+    numerator, denominator = chance.as_integer_ratio()
+    threshold = (numerator << 64) // denominator
+    words = np.frombuffer(entropy(8 * count), dtype="<u8", count=count)
+    if threshold == 2**64:
+        # No word reaches 2^64, which does not fit into one.
+        return np.ones(count, dtype=np.bool_)
+    return words < np.uint64(threshold)

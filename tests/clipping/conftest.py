@@ -1,0 +1,4 @@
+"""What is not collected here."""
+
+# A proof, not a test; it needs python-flint, which nothing else does.
+collect_ignore = ["prove_ndtri.py"]
