@@ -3,12 +3,15 @@
 import contextlib
 import copy
 import itertools
+import math
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from pacdp.clipping.separation import find_mixing
@@ -96,7 +99,7 @@ MIXING = {
     "index": lambda x: x + x[0],
     "slice": lambda x: x + x[:1],
     "index list": lambda x: x[[1, 0, 2, 3, 4, 5]],
-    "mask": lambda x: x + x[x[:, 0] > 0].sum(),
+    "mask": lambda x: x + x[x[:, 0] > -99].sum(),
     "index_select": lambda x: x.index_select(0, torch.arange(B - 1, -1, -1)),
     "gather": lambda x: x.gather(0, torch.zeros(B, WIDTH, dtype=torch.long)),
     "chunk": lambda x: torch.cat(x.chunk(2)[::-1]),
@@ -130,7 +133,7 @@ MIXING = {
     "batch size branch": lambda x: x - x.mean(0) if x.size(0) > 3 else x,
     "batch size modulo": lambda x: x.flip(0) if x.shape[0] % 2 == 0 else x,
     "len branch": lambda x: x - x.mean(0) if len(x) > 3 else x,
-    "value branch": lambda x: x if x[0].abs().max() > 3 else -x,
+    "value branch": lambda x: x if x[0].abs().max() > 2 else -x,
     "item": lambda x: x * x[0, 0].item(),
     "list": lambda x: x + torch.tensor(x.detach()[0].tolist()),
     "numpy": lambda x: x + torch.from_numpy(x.detach().numpy()[0]),
@@ -148,7 +151,6 @@ MIXING = {
     "max with indices": lambda x: x + x.max(dim=0).values,
     "aminmax": lambda x: x - x.aminmax().min,
     "repeat": lambda x: x.repeat(2, 1)[1 : B + 1],
-    "median": lambda x: x - x.median(),
     "bilinear": lambda x: F.bilinear(x, x.flip(0), torch.ones(WIDTH, WIDTH, WIDTH)),
     "tril": lambda x: torch.tril(torch.ones(B, B)) @ x,
     "searchsorted": lambda x: x + torch.searchsorted(x[0].sort()[0].detach(), x.detach()),
@@ -190,6 +192,7 @@ def _catch(x):
 
 @pytest.mark.parametrize("function", MIXING.values(), ids=MIXING)
 def test_mixing_functions(function):
+    torch.manual_seed(0)
     module = Model(function)
     assert find_mixing(module, (rows(),)) is not None
     assert influences(module, (rows(),))
@@ -273,6 +276,18 @@ class Wrong(torch.Tensor):
             return result - result.mean(0) if isinstance(result, torch.Tensor) else result
 
 
+class Remembering(nn.Linear):
+    """State where nobody looks."""
+
+    def __init__(self):
+        super().__init__(WIDTH, WIDTH)
+        self.inner = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        self.inner.weight.seen = x
+        return self.inner(x)
+
+
 class Own(nn.Module):
     def __init__(self):
         super().__init__()
@@ -334,6 +349,47 @@ class Cached(Tied):
 
     def forward(self, x):
         return self.linear(x)
+
+
+OUTSIDE = torch.ones(WIDTH)
+
+
+class Swapped(Tied):
+    """The examples as weights: the outputs of one are products with all others."""
+
+    def forward(self, x):
+        return torch.func.functional_call(self.linear, {"bias": x[:, 0]}, (x,))
+
+
+def counting():
+    calls = [0]
+
+    def function(x):
+        calls[0] += 1
+        return x - x.mean(0) if calls[0] > 5 else x
+
+    return function
+
+
+class Mixer(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        return result.flip(0) if isinstance(result, torch.Tensor) else result
+
+
+def _dispatched(x):
+    with Mixer():
+        return x * 2
+
+
+def _compressed(x):
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t - t.mean(0)):
+        return x * x
+
+
+def _threaded(x):
+    with ThreadPoolExecutor(1) as pool:
+        return x - pool.submit(lambda: x.mean(0)).result()
 
 
 def hooked(kind):
@@ -421,7 +477,29 @@ REFUSED = {
     ),
     "scaled by the number": (Model(lambda x: x / x.shape[0]), (rows(),)),
     "random": (Model(lambda x: x + torch.randn(WIDTH)), (rows(),)),
-    "closure": (Model(lambda x, c=torch.ones(WIDTH): x + c), (rows(),)),
+    "constant from outside": (Model(lambda x: x + OUTSIDE), (rows(),)),
+    "parameters swapped": (
+        Swapped(),
+        (rows(),),
+    ),
+    "number of examples, by C": (
+        Model(lambda x: x if math.gcd(x.size(0), 2) == 1 else -x),
+        (rows(),),
+    ),
+    "nonlocal": (Model(counting()), (rows(),)),
+    "dispatch": (Model(lambda x: _dispatched(x)), (rows(),)),
+    "kept for later": (Model(lambda x: _compressed(x)), (rows(),)),
+    "filled with the number": (
+        Model(lambda x: x + torch.full((x.size(0), WIDTH), x.size(0))),
+        (rows(),),
+    ),
+    "constant of the number": (Model(lambda x: x + x.new_full((WIDTH,), x.size(0))), (rows(),)),
+    "median": (Model(lambda x: x - x.median()), (rows(),)),
+    "attribute of a tensor": (Remembering(), (rows(),)),
+    "thread": (Model(lambda x: _threaded(x)), (rows(),)),
+    "softmax in a sequence": (nn.Sequential(nn.Linear(WIDTH, 2), nn.Softmax(0)), (rows(),)),
+    "flattened twice": (nn.Sequential(nn.Flatten(), nn.Flatten(), nn.Flatten(0)), SEQUENCES),
+    "norm after flatten": (nn.Sequential(nn.Flatten(), nn.LayerNorm((B, 24))), SEQUENCES),
     "two inputs": (Model(lambda x, y: x + y.mean(0)), (rows(), rows() + 1)),
     "paired across": (Model(lambda x, y: x + y.t()), (rows(), rows() + 1)),
     "hooked tensor": (Model(lambda x: _with_hook(x)), (rows(),)),
@@ -448,6 +526,7 @@ def test_refused_modules(module, inputs):
 def test_refused_scripts():
     scripted = torch.jit.script(nn.Sequential(nn.Linear(WIDTH, 2)))
     assert find_mixing(scripted, (rows(),)) is not None
+    assert find_mixing(torch.compile(nn.Linear(WIDTH, 2)), (rows(),)) is not None
     function = torch.jit.script(_centred)
     assert find_mixing(Model(function), (rows(),)) is not None
 
@@ -684,6 +763,33 @@ def test_nothing_is_left_behind():
     assert module[1].seen == []
     assert torch.equal(states[0], torch.get_rng_state())
     assert states[1] == random.getstate()
+
+
+def test_a_model_that_is_its_own_copy_is_left_alone():
+    module = Cached()
+    assert "shares layers" in find_mixing(module, (rows(),))
+    assert "forward" not in vars(module.linear)
+    assert not module.linear._forward_pre_hooks
+
+
+def test_layers_replaced_for_everyone(monkeypatch):
+    monkeypatch.setattr(nn.Linear, "forward", lambda self, x: x - x.mean(0))
+    assert find_mixing(nn.Linear(WIDTH, WIDTH), (rows(),)) is not None
+
+
+def test_never_an_exception():
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
+        assert isinstance(find_mixing(CNN(), (rows(1, 28, 28),)), str)
+    assert isinstance(find_mixing(CNN(), (rows(3, 28, 28),)), str)
+    assert isinstance(find_mixing(Model(lambda x: 1 / 0), (rows(),)), str)
+    assert isinstance(find_mixing(Model(lambda x: x), ()), str)
+
+
+def test_the_mode_matters():
+    module = Model(None)
+    module.function = lambda x: x - x.mean(0) if module.training else x
+    assert find_mixing(module, (rows(),)) is not None
+    assert find_mixing(module.eval(), (rows(),)) is None
 
 
 def test_the_reason_says_where():

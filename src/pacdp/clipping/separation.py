@@ -15,20 +15,22 @@ code that behaves differently each time by means outside of the model, such as a
 import copy
 import random
 import sys
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 import torch.nn.modules.module as torch_module
 from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
+from torch.autograd.graph import disable_saved_tensors_hooks
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 from pacdp.clipping.chain import altered
 from pacdp.clipping.recurrent import RECURRENT
@@ -42,7 +44,7 @@ from pacdp.clipping.separation_functions import (
     anything,
     leaves,
 )
-from pacdp.clipping.separation_layers import LAYERS, LayerCall, check_layer
+from pacdp.clipping.separation_layers import ATTENTION, FORWARDS, LAYERS, LayerCall, check_layer
 
 # Candidates for the number of examples. Primes, so that other sizes hardly make one.
 _SIZES = (1009, 1013, 1019, 1021, 1031, 1033, 1039, 1049, 1051, 1061, 1063, 1069)
@@ -68,6 +70,8 @@ def find_mixing(module: nn.Module, inputs: tuple[Tensor, ...]) -> str | None:
     """
     try:
         _refuse_strange(module, inputs)
+        if _is_known_sequence(module, inputs):
+            return None
         taken = {
             size
             for tensor in (*inputs, *module.parameters(), *module.buffers())
@@ -81,6 +85,8 @@ def find_mixing(module: nn.Module, inputs: tuple[Tensor, ...]) -> str | None:
             raise SeparationError("what the model does depends on the number of examples")
     except SeparationError as reason:
         return str(reason)
+    except Exception as error:
+        return _first_line(error)
     return None
 
 
@@ -101,6 +107,7 @@ def _refuse_strange(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         kind = type(layer)
         known = (kind.__call__, kind._call_impl) == (nn.Module.__call__, nn.Module._call_impl)
         own = any(callable(getattr(kind, attribute, None)) for attribute in vars(layer))
+        own |= kind.forward is not FORWARDS.get(kind, kind.forward)
         compiled = getattr(layer, "_compiled_call_impl", None) is not None
         if (
             altered(layer)
@@ -115,6 +122,48 @@ def _refuse_strange(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
             )
 
 
+def _is_known_sequence(module: nn.Module, inputs: tuple[Tensor, ...]) -> bool:
+    """Whether the module is a plain sequence of known layers; refuses one that mixes examples.
+
+    Their conditions only ask for numbers of dimensions, so that nothing has to be run.
+    """
+    layers = list(_sequence("", module))
+    if len(inputs) != 1 or any(type(layer) not in LAYERS for _, layer in layers):
+        return False
+    changes = [_added_dimensions(layer) for _, layer in layers]
+    if None in changes:
+        return False
+    dimensions = inputs[0].ndim
+    for (name, layer), added in zip(layers, changes, strict=True):
+        stand_in = torch.empty((1,) * dimensions)
+        check_layer(LayerCall(name or "(the model)", layer, {"input": stand_in}, lambda _: 0))
+        dimensions += added(dimensions) if callable(added) else added or 0
+    return True
+
+
+def _sequence(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    if type(module) is not nn.Sequential:
+        yield name, module
+        return
+    for inner, layer in module._modules.items():
+        if layer is not None:
+            yield from _sequence(f"{name}.{inner}" if name else inner, layer)
+
+
+def _added_dimensions(layer: nn.Module) -> Callable[[int], int] | int | None:
+    """How many dimensions the result has more than the input; None if that is not known."""
+    if isinstance(layer, nn.Flatten):
+        start, end = layer.start_dim, layer.end_dim
+        return lambda dimensions: start % dimensions - end % dimensions
+    if isinstance(layer, nn.Unflatten):
+        return len(layer.unflattened_size) - 1
+    if isinstance(layer, nn.Embedding):
+        return 1
+    several = getattr(layer, "return_indices", False)
+    others = (*RECURRENT, nn.Bilinear, nn.Fold, nn.Unfold, *ATTENTION)
+    return None if several or isinstance(layer, others) else 0
+
+
 def _trace(module: nn.Module, inputs: tuple[Tensor, ...], size: int) -> list[Any]:
     """Run a copy of the module on ``size`` examples without values; what it did."""
     model = _copy(module)
@@ -127,10 +176,16 @@ def _trace(module: nn.Module, inputs: tuple[Tensor, ...], size: int) -> list[Any
     for example in examples:
         watch.examples[id(example)] = example, 0
     python, numpy = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=_initialized_devices()), torch.enable_grad():
+    with (
+        torch.random.fork_rng(devices=_initialized_devices()),
+        torch.enable_grad(),
+        disable_saved_tensors_hooks("the model changes what is kept for the backward pass"),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")
         before = torch.default_generator.get_state()
         try:
-            with _Guard(watch), watch:
+            with watch.guard, watch:
                 outputs = model(*examples)
         except Exception as error:
             # The model's own code may have caught the first one.
@@ -172,16 +227,13 @@ def _equal_states(one: Any, other: Any) -> bool:
 def _copy(module: nn.Module) -> nn.Module:
     """A copy whose tensors have shapes and no values."""
     memo: dict[int, Any] = {}
-    for layer in module.modules():
-        held = (layer._parameters, layer._buffers, vars(layer))
-        for tensor in (value for values in held for value in values.values()):
-            if isinstance(tensor, Tensor) and id(tensor) not in memo:
-                empty = torch.empty_like(tensor.detach(), device="meta")
-                memo[id(tensor)] = (
-                    nn.Parameter(empty, requires_grad=tensor.requires_grad)
-                    if isinstance(tensor, nn.Parameter)
-                    else empty.requires_grad_(tensor.requires_grad)
-                )
+    for tensor in _tensors(module):
+        empty = torch.empty_like(tensor.detach(), device="meta")
+        memo[id(tensor)] = (
+            nn.Parameter(empty, requires_grad=tensor.requires_grad)
+            if isinstance(tensor, nn.Parameter)
+            else empty.requires_grad_(tensor.requires_grad)
+        )
     try:
         model = copy.deepcopy(module, memo)
     except Exception as error:
@@ -192,7 +244,16 @@ def _copy(module: nn.Module) -> nn.Module:
         (n, type(m)) for n, m in module.named_modules()
     ]:
         raise SeparationError("a copy of the model is not the same model")
+    if {id(layer) for layer in model.modules()} & {id(layer) for layer in module.modules()}:
+        raise SeparationError("a copy of the model shares layers with it")
     return model
+
+
+def _tensors(module: nn.Module) -> Iterator[Tensor]:
+    """Parameters, buffers and other attributes."""
+    for layer in module.modules():
+        for values in (layer._parameters, layer._buffers, vars(layer)):
+            yield from (value for value in values.values() if isinstance(value, Tensor))
 
 
 class _Guard(TorchDispatchMode):
@@ -223,8 +284,9 @@ class _Watch(TorchFunctionMode):
     def __init__(self, model: nn.Module, device: torch.device, size: int) -> None:
         super().__init__()
         self.device = device
-        self.size = BatchSize(size)
+        self.size = BatchSize(self.refuse)
         self.plain_size = size
+        self.guard = _Guard(self)
         self.inside = False
         self.reason: str | None = None
         self.log: list[Any] = []
@@ -233,11 +295,9 @@ class _Watch(TorchFunctionMode):
         self.constants: dict[int, Tensor] = {}
         self.numbers: dict[int, int] = {}
         self.called: set[int] = set()
-        for layer in model.modules():
-            for values in (layer._parameters, layer._buffers, vars(layer)):
-                for value in values.values():
-                    if isinstance(value, Tensor):
-                        self.constants[id(value)] = value
+        for tensor in _tensors(model):
+            self.constants[id(tensor)] = tensor
+        self.own = frozenset(self.constants)
         for name, layer in model.named_modules():
             if type(layer) in LAYERS or isinstance(layer, _BatchNorm):
                 self._take_over(name or "(the model)", layer)
@@ -249,6 +309,7 @@ class _Watch(TorchFunctionMode):
 
         def checked(*args: Any, **kwargs: Any) -> Any:
             if self.inside:
+                self.called.discard(id(layer))
                 return forward(*args, **kwargs)
             self.inside = True
             try:
@@ -278,6 +339,8 @@ class _Watch(TorchFunctionMode):
         self, call: LayerCall, forward: Callable[..., Any], args: Any, kwargs: dict[str, Any]
     ) -> Any:
         tensors = self._known([args, kwargs])
+        if any(id(tensor) not in self.own for tensor in _tensors(call.layer)):
+            raise call.refuse("is run with other parameters than its own")
         if isinstance(call.layer, _BatchNorm):
             raise call.refuse("mixes the examples of a batch")
         if any(type(value) is BatchSize for value in leaves([args, kwargs])):
@@ -316,6 +379,8 @@ class _Watch(TorchFunctionMode):
         name = getattr(func, "__name__", str(func))
         if name == "__get__":
             return self._attribute(func, args)
+        if _get_current_dispatch_mode() is not self.guard:
+            raise SeparationError("the model changes what torch's functions do")
         tensors = self._known([args, kwargs])
         batches = [self.examples[id(t)] for t in tensors if id(t) in self.examples]
         sized = any(type(value) is BatchSize for value in leaves([args, kwargs]))
@@ -325,7 +390,7 @@ class _Watch(TorchFunctionMode):
             )
         if not batches and not sized:
             return self._constant(func, args, kwargs)
-        if batches and name in _QUESTIONS and args and args[0] is batches[0][0]:
+        if batches and func in _QUESTIONS and args and args[0] is batches[0][0]:
             return self._answer(func, name, args, kwargs)
         if name in _VALUES:
             raise SeparationError(
@@ -354,6 +419,8 @@ class _Watch(TorchFunctionMode):
 
     def _attribute(self, func: Any, args: tuple[Any, ...]) -> Any:
         name = getattr(func.__self__, "__name__", "")
+        if getattr(Tensor, name, None) is not func.__self__:
+            raise SeparationError(f"attribute {name} is not one of torch's tensors")
         tensor = args[0]
         self._known([tensor])
         if name == "device":
@@ -392,7 +459,8 @@ class _Watch(TorchFunctionMode):
     def _sizes(self, tensor: Tensor) -> tuple[int, ...]:
         batch = self.examples[id(tensor)][1]
         return tuple(
-            self.size if number == batch else size for number, size in enumerate(tensor.shape)
+            cast(int, self.size) if number == batch else size
+            for number, size in enumerate(tensor.shape)
         )
 
     def _known(self, values: Any) -> list[Tensor]:
@@ -456,11 +524,12 @@ class _Watch(TorchFunctionMode):
         if not batches:
             self._keep(result)
             return result
+        sized = any(type(value) is BatchSize for value in leaves(given))
         entry = [name, *(self._described(value) for value in leaves(given))]
         for value in leaves(result):
             if isinstance(value, Tensor):
                 places = [n for n, size in enumerate(value.shape) if size == self.plain_size]
-                if not places and name in FILLED:
+                if not places and name in FILLED and not sized:
                     self.constants[id(value)] = value
                     continue
                 if len(places) != 1:
@@ -486,7 +555,7 @@ class _Watch(TorchFunctionMode):
             shape = tuple(-1 if size == self.plain_size else size for size in value.shape)
             return shape, self.numbers.get(id(value)), self._batch(value), str(value.dtype)
         plain = value is None or isinstance(value, (bool, int, float, str))
-        return value if plain else type(value).__name__
+        return repr(value) if plain else type(value).__name__
 
     def check_outputs(self, outputs: Any) -> None:
         """Examples must come first in what the model returns, and gradients by torch's rules."""
@@ -530,7 +599,13 @@ def _forward(call: LayerCall, forward: Callable[..., Any], args: Any, kwargs: An
 
 
 # What may be asked about a batch without looking at its values or at how many examples it has.
-_QUESTIONS = frozenset(("size", "dim", "ndimension", "is_floating_point", "is_complex"))
+_QUESTIONS = frozenset(
+    (
+        *(Tensor.size, Tensor.dim, Tensor.ndimension),
+        *(Tensor.is_floating_point, torch.is_floating_point),
+        *(Tensor.is_complex, torch.is_complex),
+    )
+)
 _VALUES = frozenset(
     ("__bool__", "__int__", "__float__", "__index__", "item", "tolist", "numpy", "__array__")
 )
@@ -590,24 +665,31 @@ class _State:
             stack.append(dict(vars(kind)))
             for function in vars(kind).values():
                 if isinstance(function, FunctionType):
-                    stack.append(_outside(function))
+                    stack.append(function)
         # Held until the end: the place of a value in memory says whether it was seen.
-        kept = list(stack)
+        self.outside: list[Any] = list(stack)
         while stack:
             yield from self._part(stack.pop(), seen, stack)
-        del kept
 
     def _part(self, value: Any, seen: set[int], stack: list[Any]) -> Iterator[tuple[Any, Any]]:
         if isinstance(value, Tensor):
             yield value, value._version
+            stack.append(vars(value))
+            return
+        if isinstance(value, np.ndarray):
+            yield value, value.tobytes() if value.size <= _MANY else None
             return
         if type(value) not in (_Outside, dict):
             yield value, None
         if type(value) in _PLAIN or isinstance(value, _OPAQUE) or id(value) in seen:
             return
         seen.add(id(value))
-        if isinstance(value, MethodType):
-            stack.append(value.__self__)
+        if isinstance(value, FunctionType):
+            if not value.__module__.startswith(("torch.", __name__)):
+                self.outside.append(_outside(value))
+                stack.append(self.outside[-1])
+        elif isinstance(value, MethodType):
+            stack += [value.__self__, value.__func__]
         elif isinstance(value, dict):
             yield len(value), None
             if len(value) <= _MANY:
@@ -637,6 +719,6 @@ def _outside(function: FunctionType) -> _Outside:
 
 
 _PLAIN = (int, float, complex, str, bytes, bool, type(None), torch.Size, torch.dtype, torch.device)
-_OPAQUE = (type, FunctionType, BuiltinFunctionType, ModuleType)
+_OPAQUE = (type, BuiltinFunctionType, ModuleType)
 # Longer containers are data rather than state, and only compared by their length.
 _MANY = 10_000

@@ -20,36 +20,48 @@ class SeparationError(Exception):
     """It is not shown that examples are treated separately; the message says why."""
 
 
-class BatchSize(int):
+class BatchSize(torch.SymInt):
     """The number of examples: may be passed on as a size, and nothing else.
 
     A program that computes with it or branches on it may do something else for a batch of another
-    size, which a trace at this size would not show.
+    size, which a trace at this size would not show. It is no real int, since C code would read the
+    value of one without asking; torch accepts this kind of number wherever it takes a size.
     """
 
+    def __init__(self, refuse: Callable[[SeparationError], Any]) -> None:
+        self._refusal = refuse
+
+    # What a model asks for with isinstance.
+    __class__ = property(lambda self: int)  # type: ignore[assignment]
+
     def __eq__(self, other: object) -> bool:
-        if other is self:
-            return True
-        return self._refuse()
+        return True if other is self else self._refuse()
 
     def __ne__(self, other: object) -> bool:
         return not self == other
 
     def _refuse(self, *_: Any) -> Any:
-        raise SeparationError("the number of examples is used in a computation or a condition")
+        self._refusal(
+            SeparationError("the number of examples is used in a computation or a condition")
+        )
 
     __hash__ = _refuse
-    __lt__ = __le__ = __gt__ = __ge__ = _refuse
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refuse
-    __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = _refuse
-    __divmod__ = __rdivmod__ = __pow__ = __rpow__ = _refuse
-    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = _refuse
-    __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = _refuse
-    __neg__ = __pos__ = __abs__ = __invert__ = _refuse
-    __bool__ = __int__ = __float__ = __complex__ = __index__ = _refuse
-    __round__ = __trunc__ = __floor__ = __ceil__ = _refuse
-    __str__ = __repr__ = __format__ = _refuse
-    bit_length = bit_count = to_bytes = conjugate = as_integer_ratio = _refuse  # type: ignore[assignment]
+
+
+for _name in (
+    *("lt", "le", "gt", "ge", "bool", "int", "float", "complex", "index", "str", "repr", "format"),
+    *("neg", "pos", "abs", "invert", "round", "trunc", "floor", "ceil", "sym_float", "sym_max"),
+    *("sym_min", "sym_not", "sym_ite", "sym_sum"),
+    *(
+        f"{prefix}{operator}"
+        for prefix in ("", "r", "i")
+        for operator in (
+            *("add", "sub", "mul", "truediv", "floordiv", "mod", "divmod", "pow"),
+            *("and", "or", "xor", "lshift", "rshift"),
+        )
+    ),
+):
+    setattr(BatchSize, f"__{_name}__", BatchSize._refuse)
 
 
 @dataclass(frozen=True)
@@ -256,6 +268,9 @@ def enlarged(call: Call) -> Check:
 def filled(call: Call) -> None:
     """A tensor of one constant: every example gets the same."""
     values = call.args[1:] if call.name.startswith("new_") else call.args
+    fill = call.keywords.get("fill_value", values[1] if len(values) > 1 else None)
+    if call.name.endswith("full") and type(fill) is BatchSize:
+        raise SeparationError(f"function {call.name}: is filled with the number of examples")
     for value in leaves((values, dict(call.keywords))):
         if isinstance(value, Tensor):
             raise SeparationError(f"function {call.name}: is filled with a tensor")

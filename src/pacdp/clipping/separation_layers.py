@@ -178,11 +178,13 @@ _ELEMENTWISE: tuple[type[nn.Module], ...] = (
     *(nn.Dropout, nn.AlphaDropout),
 )
 
+ATTENTION: tuple[type[nn.Module], ...] = (
+    *(nn.TransformerEncoder, nn.TransformerEncoderLayer),
+    *(nn.TransformerDecoder, nn.TransformerDecoderLayer, nn.MultiheadAttention),
+)
 _INSIDE_ATTENTION: frozenset[type[nn.Module]] = frozenset(
     (
-        *(nn.TransformerEncoder, nn.TransformerEncoderLayer),
-        *(nn.TransformerDecoder, nn.TransformerDecoderLayer),
-        *(nn.MultiheadAttention, NonDynamicallyQuantizableLinear, nn.ModuleList),
+        *(*ATTENTION, NonDynamicallyQuantizableLinear, nn.ModuleList),
         *(nn.Linear, nn.LayerNorm, nn.RMSNorm, *_ELEMENTWISE),
     )
 )
@@ -204,11 +206,7 @@ LAYERS: dict[type[nn.Module], LayerRule] = {
     nn.RMSNorm: last_dimensions,
     nn.LocalResponseNorm: ranked(3, MANY),
     **dict.fromkeys((nn.RNN, nn.GRU, nn.LSTM), recurrent),
-    nn.MultiheadAttention: attention,
-    nn.TransformerEncoderLayer: attention,
-    nn.TransformerEncoder: attention,
-    nn.TransformerDecoderLayer: attention,
-    nn.TransformerDecoder: attention,
+    **dict.fromkeys(ATTENTION, attention),
     **dict.fromkeys((nn.Upsample, nn.UpsamplingNearest2d, nn.UpsamplingBilinear2d), ranked(3, 5)),
     nn.PixelShuffle: ranked(4),
     nn.PixelUnshuffle: ranked(4),
@@ -227,6 +225,8 @@ for _number in (1, 2, 3):
         )
     }
     LAYERS[getattr(nn, f"InstanceNorm{_number}d")] = instance_norm(_number + 2)
+# To notice one that was replaced for all layers of its type.
+FORWARDS = {kind: kind.forward for kind in LAYERS}
 
 
 def check_layer(call: LayerCall) -> None:
