@@ -1,15 +1,17 @@
 """Whether the examples of a batch can influence each other in a model.
 
-Book-keeping runs a whole batch through the model at once, and is private only if no example has a
-part in another's outputs. That is not tried out but shown: a copy of the model runs on tensors
-that have shapes and no values, and every function of torch that it calls is looked up in a table
-of those known to treat examples separately (``separation_functions``, ``separation_layers``).
-Anything else is a reason to take examples one by one, however harmless it may be.
+Book-keeping runs a whole batch through the model at once, which is private only if no example
+influences another's outputs. A numerical test could miss that, so it is proved instead: a copy of
+the model runs on tensors that have shapes and no values (torch's meta device), and every function
+and layer of torch that it calls is looked up in a table of those known to treat examples
+separately (``separation_functions``, ``separation_layers``). Anything that is not in the tables is
+a reason to compute gradients one example at a time.
 
-What the copy does is what the model will do, since nothing that could make a difference is left:
-there are no values to branch on; the number of examples cannot be computed with; random numbers
-drawn outside of a layer and attributes written in the forward pass are refused. What remains is
-code that behaves differently each time by means outside of the model, such as a file.
+The copy takes the same path as the model will: there are no values to branch on, any use of the
+number of examples other than as a size is refused, and so are random numbers drawn outside of
+torch's layers, and forward passes that write attributes, buffers or variables. Two runs with
+different numbers of examples must call the same functions with the same arguments. Not covered is
+code that keeps state elsewhere, such as in a file or in an attribute of another Python module.
 """
 
 import copy
@@ -46,7 +48,7 @@ from pacdp.clipping.separation_functions import (
 )
 from pacdp.clipping.separation_layers import ATTENTION, FORWARDS, LAYERS, LayerCall, check_layer
 
-# Candidates for the number of examples. Primes, so that other sizes hardly make one.
+# Candidates for the number of examples: primes, which products of other sizes cannot equal.
 _SIZES = (1009, 1013, 1019, 1021, 1031, 1033, 1039, 1049, 1051, 1061, 1063, 1069)
 
 

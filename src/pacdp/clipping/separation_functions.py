@@ -32,7 +32,7 @@ class BatchSize(torch.SymInt):
         self._refusal = refuse
 
     # What a model asks for with isinstance.
-    __class__ = property(lambda self: int)  # type: ignore[assignment]
+    __class__ = property(lambda self: int)
 
     def __eq__(self, other: object) -> bool:
         return True if other is self else self._refuse()
