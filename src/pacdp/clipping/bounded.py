@@ -35,7 +35,8 @@ class Bounded:
 
     That holds for the values as they are released, rounded to the public grid of that sensitivity
     (:func:`pacdp.clipping.numerics.grid_step`), in the arithmetic that computed them. ``bound`` is
-    C, what the sensitivity is measured in; ``adjacency`` is what "moves" means. Nothing here has noise yet, so nothing here may leave the client.
+    C, what the sensitivity is measured in; ``adjacency`` is what "moves" means. Nothing here has
+    noise yet, so nothing here may leave the client.
     """
 
     values: Tensors

@@ -315,9 +315,7 @@ class Lookup:
         same = (self.indices[:, :, None] == self.indices[:, None, :]).to(self.gradients.dtype)
         products = self.gradients @ self.gradients.mT
         size = self.gradients.shape[2]
-        return _norms_by_positions(
-            same, products, *self._squares, sizes=(1, size), roundings=size
-        )
+        return _norms_by_positions(same, products, *self._squares, sizes=(1, size), roundings=size)
 
     def squared_rounding(self) -> Tensor:
         # Summed in double precision, in units of the single-precision roundoff.

@@ -356,12 +356,11 @@ class ClippedGradient:
         engine = copy.copy(self)
         engine.module = module
         engine._prepare()
-        reason = find_mixing(module, inputs if isinstance(inputs, tuple) else (inputs,))
-        if reason is None:
-            reason = engine._find_wrong_rule(inputs, targets)
-        if reason is None:
+        arguments = inputs if isinstance(inputs, tuple) else (inputs,)
+        obstacle = find_mixing(module, arguments) or engine._find_wrong_rule(inputs, targets)
+        if obstacle is None:
             return Path("all examples at once: shown to treat examples separately")
-        return engine._separate_path(inputs, targets, reason)
+        return engine._separate_path(inputs, targets, obstacle)
 
     def _separate_path(self, inputs: Any, targets: Any, reason: str) -> Path:
         """Each example by itself, if the model can; one that visibly mixes examples is refused."""
@@ -407,13 +406,14 @@ class ClippedGradient:
         scale = float(_join(contributions, len(outputs), self._trainable).lengths.sum())
         for (name, parameter), gradient in zip(self._trainable.items(), expected, strict=True):
             whole = torch.zeros_like(parameter) if gradient is None else gradient
-            error = whole.float()
+            difference = whole.float()
             if name in contributions:
-                error = error - contributions[name].weighted_sum(weights).reshape(error.shape)
+                summed = contributions[name].weighted_sum(weights)
+                difference = difference - summed.reshape(difference.shape)
             half = torch.finfo(parameter.dtype).bits < 32
             largest = max(scale, float(whole.float().norm()), 1e-30)
             # Not >, so that NaN fails.
-            if not float(error.norm()) <= (TOLERANCE_OF_HALF if half else TOLERANCE) * largest:
+            if not float(difference.norm()) <= (TOLERANCE_OF_HALF if half else TOLERANCE) * largest:
                 return (
                     f"parameter {name}: gradients of examples do not add up to the gradient; it is "
                     "used outside its own layer's forward, or in a layer that draws random numbers"
@@ -469,13 +469,13 @@ def refuse_reduced_precision() -> None:
 
     >>> refuse_reduced_precision()
     """
-    modes = {
-        "torch.backends.mkldnn.matmul.fp32_precision": torch.backends.mkldnn.matmul,
-        "torch.backends.mkldnn.conv.fp32_precision": torch.backends.mkldnn.conv,
+    modes: dict[str, Any] = {
+        "torch.backends.mkldnn.matmul.fp32_precision": torch.backends.mkldnn.matmul,  # type: ignore[attr-defined]
+        "torch.backends.mkldnn.conv.fp32_precision": torch.backends.mkldnn.conv,  # type: ignore[attr-defined]
     }
     if torch.cuda.is_available():
         modes["torch.backends.cuda.matmul.fp32_precision"] = torch.backends.cuda.matmul
-        modes["torch.backends.cudnn.conv.fp32_precision"] = torch.backends.cudnn.conv
+        modes["torch.backends.cudnn.conv.fp32_precision"] = torch.backends.cudnn.conv  # type: ignore[attr-defined]
     for name, backend in modes.items():
         if backend.fp32_precision not in ("none", "ieee"):
             raise InputError(

@@ -34,7 +34,7 @@ FloatArray = NDArray[np.float64]
 WordArray = NDArray[np.uint64]
 Entropy = Callable[[int], bytes]
 
-SMALLEST_SCALE, LARGEST_SCALE = 2.0**-3, 2.0**46
+SMALLEST_SCALE, LARGEST_SCALE = 2.0**-20, 2.0**46
 # With at least this many units of 2^-64 as tail probability, ``ndtri`` is within the guard of every
 # value of the interval. Below, the intervals are too wide for one constant: one draw in 65536.
 NEAR = 2**47
@@ -56,7 +56,7 @@ def sample_rounded_gaussian(
     (3,)
     """
     if not (SMALLEST_SCALE <= scale <= LARGEST_SCALE):
-        raise InputError(f"scale = {scale}: must be a number from 2^-3 to 2^46")
+        raise InputError(f"scale = {scale}: must be a number from 2^-20 to 2^46")
     if count < 0:
         raise InputError(f"count = {count}: must be a whole number >= 0")
     _check_ndtri()

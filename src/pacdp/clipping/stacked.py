@@ -133,9 +133,7 @@ class StackedGradient:
 
         def compute() -> Tensors:
             with torch.no_grad():
-                lengths, sums = self.chain.gradients(
-                    parameters, inputs, targets, self.loss, lead=2
-                )
+                lengths, sums = self.chain.gradients(parameters, inputs, targets, self.loss, lead=2)
                 factors = clip_factors(lengths, most.to(lengths).unsqueeze(1))
                 found = sums(factors if present is None else factors * present)
                 return {name: found[name] for name in parameters}
