@@ -117,7 +117,7 @@ def _decide(tails: WordArray, scale: float, entropy: Entropy) -> FloatArray:
     rounded += further
     rest -= further
     # Half the width of an interval is 2^-65; the rest covers the error of Q, and that of this
-    # arithmetic is below 2^-38. See docs/numerics-sampler.md.
+    # arithmetic is below 2^-38. See docs/numerics.md.
     certain = np.abs(rest) < 0.5 - 2.0**-38 - scale * 2.0**-64 / densities
     certain &= (np.abs(steps) <= _LARGEST_STEP) & (tails >= _NARROW)
     for index in np.flatnonzero(~certain):
