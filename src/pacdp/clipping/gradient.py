@@ -151,9 +151,9 @@ class ClippedGradient:
                 f"present: is {present.dtype} of shape {tuple(present.shape)}, must be bool of "
                 f"shape ({size},)"
             )
-        self.check(inputs, targets)
+        path = self._checked_path(inputs, targets)
         values = run_flushed(
-            partial(self._sum, inputs, targets, numbers, present, bound=bound, size=size)
+            partial(self._sum, path, inputs, targets, numbers, present, bound=bound, size=size)
         )
         return ClippedSum(
             values=values,
@@ -180,11 +180,7 @@ class ClippedGradient:
         >>> gradient.check(torch.randn(8, 2), torch.zeros(8, dtype=torch.long))
         'all examples at once: a plain sequence of known layers'
         """
-        refuse_reduced_precision()
-        if torch.is_inference_mode_enabled():
-            raise InputError("torch.inference_mode: has no gradients; leave it for training")
-        self._look_again()
-        return self._path(inputs, targets).description
+        return self._checked_path(inputs, targets).description
 
     def norms(self, inputs: Any, targets: Any, *, units: Any = None) -> Tensor:
         """Each example's (or unit's) gradient norm. Nothing derived from it may leave unpaid.
@@ -196,11 +192,11 @@ class ClippedGradient:
         """
         numbers = self._unit_numbers(units, batch_size(inputs))
         size = batch_size(inputs) if numbers is None else _highest(numbers)
-        self.check(inputs, targets)
+        path = self._checked_path(inputs, targets)
 
         def compute() -> list[Tensor]:
-            parts = _split(inputs, targets, numbers, size, self._step(inputs, targets, size))
-            return [self._gradients(*part).lengths for _, part in parts]
+            parts = _split(inputs, targets, numbers, size, self._step(path, size))
+            return [self._gradients(path, *part).lengths for _, part in parts]
 
         found = run_flushed(compute)
         return torch.cat(found) if found else torch.zeros(0)
@@ -230,6 +226,7 @@ class ClippedGradient:
 
     def _sum(
         self,
+        path: Path,
         inputs: Any,
         targets: Any,
         numbers: Tensor | None,
@@ -240,9 +237,9 @@ class ClippedGradient:
     ) -> dict[str, Tensor]:
         """The clipped sum over all parts of a batch."""
         total: dict[str, Tensor] = {}
-        step = self._step(inputs, targets, size)
+        step = self._step(path, size)
         for place, part in _split(inputs, targets, numbers, size, step):
-            found = self._gradients(*part).clipped_sum(
+            found = self._gradients(path, *part).clipped_sum(
                 bound,
                 examples=size,
                 sums=-(-size // step) * -(-min(step, size) // BLOCK),
@@ -254,19 +251,18 @@ class ClippedGradient:
             for name, parameter in self._trainable.items()
         }
 
-    def _step(self, inputs: Any, targets: Any, size: int) -> int:
+    def _step(self, path: Path, size: int) -> int:
         """How many examples (or units) are computed at once."""
         step = self.microbatch or max(size, 1)
-        if self._path(inputs, targets).separately:
+        if path.separately:
             numbers = sum(parameter.numel() for parameter in self._trainable.values())
             step = min(step, max(1, LARGEST_BLOCK // max(numbers, 1)))
         return step
 
     def _gradients(
-        self, inputs: Any, targets: Any, units: Tensor | None, unit_count: int
+        self, path: Path, inputs: Any, targets: Any, units: Tensor | None, unit_count: int
     ) -> Gradients:
         """What is known of the gradients of some examples, or of the units they belong to."""
-        path = self._path(inputs, targets)
         if path.chain is not None:
             with torch.no_grad():
                 lengths, sums = path.chain.gradients(
@@ -326,8 +322,12 @@ class ClippedGradient:
         found = vmap_or_loop(partial(grad(loss_of_one), trained), (inputs, targets))
         return {name: Rows(gradient.float().contiguous()) for name, gradient in found.items()}
 
-    def _path(self, inputs: Any, targets: Any) -> Path:
-        """How examples of these shapes and types are computed."""
+    def _checked_path(self, inputs: Any, targets: Any) -> Path:
+        """How examples of these shapes and types are computed, chosen once for each of them."""
+        refuse_reduced_precision()
+        if torch.is_inference_mode_enabled():
+            raise InputError("torch.inference_mode: has no gradients; leave it for training")
+        self._look_again()
         key = (self.module.training, *map(_signature, (inputs, targets)))
         if key not in self._paths:
             self._paths[key] = self._choose_path(inputs, targets)
@@ -602,7 +602,7 @@ def _highest(numbers: Tensor) -> int:
 def batch_size(inputs: Any) -> int:
     """The number of examples in a tensor, or in a tuple of tensors."""
     first = inputs[0] if isinstance(inputs, tuple) else inputs
-    return len(first)
+    return int(first.shape[0])
 
 
 def part_of(values: Any, part: slice | Tensor) -> Any:

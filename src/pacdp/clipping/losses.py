@@ -19,6 +19,8 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from pacdp.errors import InputError
 
+# Of this number exp is 2e-35, nothing beside the 1 of the largest output.
+SMALLEST_EXPONENT = -80.0
 # From a model's output and the targets, one loss for each example.
 Loss = Callable[[Any, Any], Tensor]
 
@@ -37,8 +39,9 @@ class CrossEntropy:
 
     def gradient(self, outputs: Tensor, targets: Tensor) -> Tensor:
         _require(targets.shape == outputs.shape[:-1], self, outputs, targets, "one class each")
-        # torch's own softmax is slow for few classes.
-        made = (outputs - outputs.amax(-1, keepdim=True)).exp_()
+        # torch's own softmax is slow for few classes. Without the limit, results near the end of single
+        # precision would take many times longer, and time would tell.
+        made = (outputs - outputs.amax(-1, keepdim=True)).clamp_(min=SMALLEST_EXPONENT).exp_()
         made /= made.sum(-1, keepdim=True)
         return made.scatter_(-1, targets.unsqueeze(-1), -1.0, reduce="add")
 

@@ -19,12 +19,15 @@ from pacdp.clipping.coins import sample_coins
 from pacdp.clipping.rounded_gaussian import sample_rounded_gaussian
 from pacdp.errors import InputError
 
+# Fewer numbers take no less time.
+SMALLEST_DRAW = 512
+
 
 class NoiseSource(Protocol):
     """The randomness of one participation: Gaussian noise in whole numbers, and hidden coins."""
 
     def integers(self, count: int, scale: float) -> Tensor:
-        """New independent draws of round(scale·Z), Z standard normal: (count,), float64."""
+        """New independent draws of round(scale·Z), Z standard normal: (count,), whole numbers."""
 
     def coins(self, count: int, rate: float) -> Tensor:
         """New independent booleans that are true with at most this probability: (count,)."""
@@ -56,18 +59,19 @@ class SimulatedNoise:
         self._coins: np.random.Generator | None = None
 
     def integers(self, count: int, scale: float) -> Tensor:
-        """New independent draws of round(scale·Z), to single precision."""
-        return self.normals(count).double().mul_(scale).round_()
+        """New independent draws of round(scale·Z), in single precision."""
+        return (self.normals(count) * scale).round_()
 
     def normals(self, count: int) -> Tensor:
         """The next numbers of the stream, standard normal, in single precision."""
         if self._generator is None:
             self._generator = _make_generator(self._key)
-        missing = count - len(self._left)
+        missing = count - self._left.shape[0]
         if missing > 0:
             # torch draws sixteen at a time; whole sixteens are the same however they are grouped.
-            fresh = torch.empty(-(-missing // 16) * 16).normal_(generator=self._generator)
-            self._left = torch.cat([self._left, fresh]) if len(self._left) else fresh
+            size = -(-max(missing, SMALLEST_DRAW) // 16) * 16
+            fresh = torch.empty(size).normal_(generator=self._generator)
+            self._left = torch.cat([self._left, fresh])
         drawn, self._left = self._left[:count], self._left[count:]
         return drawn
 

@@ -212,28 +212,31 @@ def add_on_grid(
 ) -> Tensor:
     """(round(clean / g) + noise)·g / divisor, in single precision.
 
-    The only place where noise is added. ``noise`` holds whole numbers in double precision: Gaussian
-    noise in grid steps, rounded. The sum of the two whole numbers is exact, so this is a rounded
-    Gaussian mechanism; multiplying by g, dividing and rounding are post-processing of its output.
+    The only place where noise is added. ``noise`` holds whole numbers: Gaussian noise in grid
+    steps, rounded. An addition in floating point gives the exact sum, correctly rounded, so all
+    that follows is a function of the exact sum of two whole numbers: a rounded Gaussian mechanism.
 
     >>> clean, noise = torch.tensor([0.3, -0.4]), torch.tensor([2.0, 0.0]).double()
     >>> add_on_grid(clean, noise, step=0.25, divisor=1.0).tolist()
     [0.75, -0.5]
     """
-    return quantize(clean, step).add_(noise).mul_(step / divisor).float()
+    whole, noise = quantize(clean, step), noise.to(clean.device)
+    total = whole.add_(noise) if whole.dtype == noise.dtype else whole + noise
+    share = step / divisor
+    return total.mul_(share.to(total) if isinstance(share, Tensor) else share).float()
 
 
 def quantize(clean: Tensor, step: float | Tensor) -> Tensor:
-    """The value in whole grid steps, as whole numbers in double precision of limited size.
+    """The value in whole grid steps, exactly, and of limited size.
 
-    Limiting them moves two values no further apart, so it costs no sensitivity.
+    A power of two times a number in floating point is exact, and so is rounding it. Limiting the
+    size moves two values no further apart, so it costs no sensitivity.
 
     >>> quantize(torch.tensor([0.3, -0.4, 1e30]), 0.25).tolist()
     [1.0, -2.0, 2251799813685248.0]
     """
-    # Multiplying by a power of two is exact. The copy is needed where the value is double already.
-    steps = clean.to(torch.float64, copy=True).mul_(1 / step).round_()
-    return steps.clamp_(-LARGEST_MULTIPLE, LARGEST_MULTIPLE)
+    inverse = (1 / step).to(clean.dtype) if isinstance(step, Tensor) else 1 / step
+    return (clean * inverse).round_().clamp_(-LARGEST_MULTIPLE, LARGEST_MULTIPLE)
 
 
 def check_noise(z: float, coordinates: int) -> float:

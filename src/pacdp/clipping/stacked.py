@@ -191,10 +191,10 @@ class StackedGrid:
         shapes = {name: value.shape for name, value in sums.values.items()}
         flat = torch.cat([sums.values.pop(name).flatten(1) for name in shapes], 1)
         steps, shares = (
-            torch.from_numpy(column[: len(flat), None]).to(flat.device)
+            torch.from_numpy(column[: flat.shape[0], None]).to(flat.device)
             for column in (self._steps, divisors)
         )
-        parts = add_on_grid(flat, noise.to(flat.device), step=steps, divisor=shares)
+        parts = add_on_grid(flat, noise, step=steps, divisor=shares)
         sizes = [shape[1:].numel() for shape in shapes.values()]
-        split = zip(shapes.items(), parts.split(sizes, 1), strict=True)
+        split = zip(shapes.items(), torch.split_with_sizes(parts, sizes, 1), strict=True)
         return {name: part.reshape(shape) for (name, shape), part in split}

@@ -214,9 +214,9 @@ class _Program:
         sensitivities = bounds.double() * jobs[0].plan.adjacency.sensitivity
         steps = torch.from_numpy(grid_step(sensitivities.numpy(), coordinates))
         # σ in grid steps.
-        scales = self._noises(jobs) * bounds / steps
-        divisors = torch.tensor([task.divisor for task in tasks]).double()[:, None]
-        divisors = divisors.expand_as(scales)
+        scales = (self._noises(jobs) * bounds / steps).float()
+        steps = steps.float()
+        divisors = torch.tensor([task.divisor for task in tasks])[:, None].expand_as(scales)
         draws = torch.stack(
             [
                 SimulatedNoise(seed=job.plan.seed, client=job.client, round=number)
@@ -225,7 +225,7 @@ class _Program:
                 for job in jobs
             ],
             1,
-        ).double()
+        )
         batches = PaddedBatches(
             self._padded(jobs),
             [local_batches(job.plan, job.client, number) for job in jobs],
