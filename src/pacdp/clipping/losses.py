@@ -39,8 +39,8 @@ class CrossEntropy:
 
     def gradient(self, outputs: Tensor, targets: Tensor) -> Tensor:
         _require(targets.shape == outputs.shape[:-1], self, outputs, targets, "one class each")
-        # torch's own softmax is slow for few classes. Without the limit, results near the end of single
-        # precision would take many times longer, and time would tell.
+        # torch's own softmax is slow for few classes. Without the limit, results near the end of
+        # single precision would take many times longer, and time would tell.
         made = (outputs - outputs.amax(-1, keepdim=True)).clamp_(min=SMALLEST_EXPONENT).exp_()
         made /= made.sum(-1, keepdim=True)
         return made.scatter_(-1, targets.unsqueeze(-1), -1.0, reduce="add")

@@ -15,11 +15,12 @@ from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pacdp.clipping import NoiseSource, SimulatedNoise, SystemNoise
 from pacdp.clipping.numerics import check_noise
 from pacdp.data import Records
+from pacdp.data.records import require_labels
 from pacdp.errors import BudgetExceededError, InputError, located
 from pacdp.federation.messages import Broadcast, Reply
 from pacdp.federation.plan import ClientPlan, Plan
@@ -68,8 +69,11 @@ class Client:
                 f"client {self.task.name}: has {len(records)} records, but is planned with "
                 f"{self.task.records}"
             )
-        # A model that cannot be trained privately is refused now, on synthetic records.
-        self.workbench.gradient.check(*records.like(self.workbench.device))
+        # What could break a training later, after it was paid for, is refused now; once for all
+        # clients that are made anew in each round of a simulation.
+        if records not in self.workbench.fitting:
+            self._check_records()
+            self.workbench.fitting.add(records)
 
     def answer(self, broadcast: Broadcast, *, workbench: Workbench | None = None) -> Reply:
         """Take part in a round: pay, train on the broadcast model, and send what is noised.
@@ -132,6 +136,29 @@ class Client:
         except BudgetExceededError as error:
             raise BudgetExceededError(f"client {self.task.name}: {error}") from None
         return scale
+
+    def _check_records(self) -> None:
+        """Refuse records that the plan's model cannot take; no message shows a value.
+
+        Whether the model can be trained privately is tested on synthetic records.
+        """
+        where, features = f"client {self.task.name}", self.records.features
+        if features.shape[1:] != self.plan.shape:
+            raise InputError(
+                f"{where}: its records have shape {features.shape[1:]}, but the plan's have "
+                f"{self.plan.shape}"
+            )
+        require_labels(where, self.records.labels, self.plan.classes)
+        layers = self.workbench.model.modules()
+        tokens = [layer.num_embeddings for layer in layers if isinstance(layer, nn.Embedding)]
+        known = range(min(tokens, default=0))
+        whole = tokens and features.dtype.kind in "iu"
+        if whole and not (int(features.min()) in known and int(features.max()) in known):
+            raise InputError(
+                f"{where}: its records hold tokens that the model does not know; must be whole "
+                f"numbers from 0 to {known.stop - 1}"
+            )
+        self.workbench.gradient.check(*self.records.like(self.workbench.device))
 
     def noise_source(self, round: int) -> NoiseSource:  # noqa: A002
         """Where the noise of a round comes from; a durable ledger takes none but the system's."""
