@@ -60,6 +60,24 @@ def test_weights_by_hand():
         assert some == pytest.approx(raw[[2, 0]] / raw[[2, 0]].sum(), rel=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("name", "public"), [("cgm-median", {"bounds": [0.5, 2.0, 0.1]}), ("aqc", {"bound": 0.7})]
+)
+def test_inverse_variance_knows_the_bound_that_a_tracker_clips_at(name, public):
+    made = plan(name=name, weights="inverse-variance")
+    z = np.array([task.noise_multiplier for task in made.clients])
+    divisors = np.array([task.divisor for task in made.clients])
+    bounds = np.array(public.get("bounds", [public.get("bound")] * 3))
+    raw = (divisors / (z * bounds)) ** 2
+    found = client_weights(made, [0, 1, 2], round=2, public=public)
+    assert found == pytest.approx(raw / raw.sum(), rel=1e-12)
+    # The server uses what was public when the clients were asked.
+    server = start(made)
+    server.public = public
+    server.combine([reply(client, value) for client, value in enumerate((1.0, 2.0, 4.0))])
+    assert float(server.model["w"][0]) == pytest.approx(float(found @ [1.0, 2.0, 4.0]), rel=1e-6)
+
+
 @pytest.mark.parametrize("rule", [rule for rule in RULES if rule != "inverse-variance"])
 def test_equal_budgets_weigh_by_size(rule):
     made = plan(epsilon=1.0, weights=rule)

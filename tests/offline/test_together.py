@@ -2,12 +2,14 @@
 
 import numpy as np
 import pytest
+import torch
 
 from pacdp.curve import Curve
-from pacdp.data import load, partition
+from pacdp.data import Dataset, Provenance, Records, load, partition
 from pacdp.federation import Aggregation, Model, Optimiser, Privacy, Training, make_plan, simulate
 from pacdp.federation.workbench import Workbench
 from pacdp.methods import method
+from pacdp.offline import together
 from pacdp.offline.setting import scored
 from pacdp.offline.together import plans_fit_together, score_plans
 
@@ -67,3 +69,38 @@ def test_a_first_model_is_where_all_of_them_start():
 
 def test_methods_of_their_own_are_not_put_together():
     assert not plans_fit_together(plan(0, method=method("rpdp-fl"), privacy=Privacy(epsilon=1.0)))
+
+
+def test_regression_in_the_grid_moves_weights_as_a_single_run_does():
+    """Doubled gradients, as the grid once had, would choose F for another problem."""
+    random = np.random.default_rng(0)
+    features = random.normal(size=(300, 4)).astype(np.float32)
+    values = (features @ [0.3, -0.2, 0.1, 0.4] + 0.1 * random.normal(size=300)).astype(np.float32)
+    parts = [Records(features=features[n], labels=values[n]) for n in np.split(np.arange(300), 2)]
+    data = Dataset(
+        name="line",
+        train=parts[0],
+        test=parts[1],
+        classes=(),
+        provenance=Provenance(source="generated", licence="public domain"),
+    )
+    split = partition(data, "iid", clients=2)
+    made = make_plan(
+        sizes=split.named_sizes,
+        shape=(4,),
+        classes=0,
+        method=method("fixed", {"clipping_bound": 50.0}),
+        training=Training(rounds=3, local_steps=2, optimiser=Optimiser(lr=0.2)),
+        privacy=Privacy(epsilon=50.0),
+    )
+    alone = simulate(made, data, split).model
+    program = together._Program(
+        *([[made]], [(data, split)]),
+        budget_of=[0],
+        bounds=lambda jobs, number: torch.full((len(jobs), 1), 50.0),
+        initial=None,
+    )
+    trained = program.train()
+    for name, value in alone.items():
+        found = trained[name][0, ..., 0]
+        torch.testing.assert_close(found.mT if found.ndim == 2 else found, value)

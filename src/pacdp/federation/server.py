@@ -66,6 +66,7 @@ class Server:
                 [reply.client for reply in replies],
                 round=replies[0].round,
                 scales=[reply.noise_scale for reply in replies],
+                public=self.public,
             )
             self._move({name: -_mean(name, replies, weights) for name in self._model})
             self.public = self.plan.made_method.learn(

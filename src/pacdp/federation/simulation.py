@@ -14,7 +14,7 @@ import numpy as np
 from torch import nn
 
 from pacdp.data import Dataset, Partition
-from pacdp.errors import InputError
+from pacdp.errors import BudgetExceededError, InputError
 from pacdp.federation import metrics
 from pacdp.federation.checkpoint import Checkpoint, Progress
 from pacdp.federation.client import Client, checked_book, simulated_noise
@@ -206,6 +206,12 @@ def simulate(
             )
         if observe is not None:
             observe(row)
+    if not any(row["answered"] for row in history):
+        raise BudgetExceededError(
+            f"{plan.run}: no client answered in any of {plan.rounds} rounds, so nothing was "
+            f"trained; {sum(refused.values())} requests were refused and {sum(failed.values())} "
+            "failed"
+        )
     if not predicted.size:  # every round was over before
         bench.load(server.model)
         predicted = metrics.predict(bench.model, test, classes=plan.classes)

@@ -13,6 +13,7 @@ import numpy as np
 
 from pacdp.checks import FloatArray
 from pacdp.federation.plan import Plan
+from pacdp.methods import Public
 
 
 def client_weights(
@@ -21,6 +22,7 @@ def client_weights(
     *,
     round: int,  # noqa: A002
     scales: Sequence[float] | None = None,
+    public: Public | None = None,
 ) -> FloatArray:
     """One weight for each client that answered; they add up to one.
 
@@ -33,6 +35,8 @@ def client_weights(
     ====================  ===============================================
 
     Methods without noise weigh by size. ``scales`` are those of the noise, where budgets move.
+    ``public`` is what the method keeps on the server, as it was when the clients were asked: where
+    clipping bounds follow it, C_i is the bound that was in use.
     """
     tasks = [plan.clients[number] for number in answered]
     sizes = np.array([task.records for task in tasks], float)
@@ -51,8 +55,17 @@ def client_weights(
         everyone = [task.noise_multiplier or 0.0 for task in plan.clients]
         raw = sizes / (known**2 + np.median(everyone) ** 2)
     elif rule == "inverse-variance":
-        method = plan.made_method
-        bounds = [method.bound(t.epsilon, round=round, rounds=plan.rounds) for t in tasks]
+        state = plan.made_method.start(len(plan.clients)) if public is None else public
+        bounds = [
+            plan.made_method.bound_in_use(
+                plan.clients[client].epsilon,
+                client=client,
+                public=state,
+                round=round,
+                rounds=plan.rounds,
+            )
+            for client in answered
+        ]
         raw = (np.array([task.divisor for task in tasks]) / (known * bounds)) ** 2
     else:
         raw = sizes

@@ -89,6 +89,18 @@ class MedianTracker(Quantile):
         """Refuse a bound that is none."""
         _bound(public, "bounds", client)
 
+    def bound_in_use(
+        self,
+        epsilon: float,
+        *,
+        client: int,
+        public: Public,
+        round: int,  # noqa: A002
+        rounds: int,
+    ) -> float:
+        """The client's own, which anyone can follow."""
+        return _bound(public, "bounds", client)
+
     def followed(self, public: Public) -> float:
         """The median of the clients' bounds."""
         return statistics.median(public["bounds"])
@@ -129,6 +141,18 @@ class AdaptiveQuantile(Quantile):
     def check(self, public: Public, client: int) -> None:
         """Refuse a bound that is none."""
         _bound(public, "bound")
+
+    def bound_in_use(
+        self,
+        epsilon: float,
+        *,
+        client: int,
+        public: Public,
+        round: int,  # noqa: A002
+        rounds: int,
+    ) -> float:
+        """The bound of all."""
+        return _bound(public, "bound")
 
     def followed(self, public: Public) -> float:
         """The bound of all."""

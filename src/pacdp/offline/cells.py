@@ -107,7 +107,7 @@ class LinearCells:
     def _back(self, answers: Tensor, targets: Tensor) -> Tensor:
         """∂ loss / ∂ answers."""
         if not isinstance(self._loss, CrossEntropy):
-            return (answers - targets.unsqueeze(-1)).mul_(2)
+            return answers - targets.unsqueeze(-1)
         chances = torch.softmax(answers, 2)
         right = nn.functional.one_hot(targets, answers.shape[2]).to(chances)
         return chances.sub_(right.unsqueeze(-1))
