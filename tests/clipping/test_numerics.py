@@ -23,7 +23,7 @@ from pacdp.clipping.numerics import (
     examples_per_sum,
     grid_step,
     norms,
-    quantize,
+    quantize_,
     shrink_bound,
     squared_norms,
     sum_error,
@@ -122,12 +122,12 @@ def test_values_are_added_on_the_grid_exactly(values, noise, exponent):
     step = 2.0**exponent
     clean = torch.tensor(values)
     drawn = torch.tensor(noise[: len(values)]).double()
-    whole = quantize(clean, step)
+    whole = quantize_(clean.clone(), step)
     for value, found in zip(clean.tolist(), whole.tolist(), strict=True):
         limited = max(min(Fraction(value) / Fraction(step), 2**51), -(2**51))
         assert abs(Fraction(found) - limited) <= Fraction(1, 2)
         assert found == int(found)
-    released = add_on_grid(clean.double(), drawn, step=step, divisor=1.0)
+    released = add_on_grid(clean.double(), drawn.clone(), step=step, divisor=1.0)
     exact = [Fraction(a) + n for a, n in zip(whole.tolist(), noise, strict=False)]
     expected = torch.tensor([float(total * Fraction(step)) for total in exact])
     assert torch.equal(released, expected)

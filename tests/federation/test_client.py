@@ -11,7 +11,7 @@ import torch
 from pydantic import ValidationError
 
 from pacdp.clipping import SystemNoise, clip_upload
-from pacdp.clipping.numerics import grid_step, quantize
+from pacdp.clipping.numerics import grid_step, quantize_
 from pacdp.data import Records, load, partition
 from pacdp.errors import BudgetExceededError, InputError, TrainingError
 from pacdp.federation import (
@@ -379,7 +379,7 @@ def test_dropout_does_not_let_one_record_move_the_others():
         client.answer(Broadcast(0, state))
     first, second = sums
     step = grid_step(first.sensitivity, sum(v.numel() for v in first.values.values()))
-    moved = [quantize(first.values[n], step) - quantize(second.values[n], step) for n in state]
+    moved = [quantize_(first.values[n], step) - quantize_(second.values[n], step) for n in state]
     length = step * math.sqrt(sum(float(value.square().sum()) for value in moved))
     assert 0 < length <= first.sensitivity
 

@@ -67,8 +67,8 @@ class ClippedSum(Bounded):
     """A sum over examples clipped to ``bound``: S = C under zero-out, 2C under replace-one."""
 
 
-# Numbers that are noised at once; the rest waits, to save memory.
-LARGEST_GROUP = 2**20
+# Numbers that are noised at once: what stays in a core's own cache.
+NOISED_AT_ONCE = 2**16
 
 
 def release(value: Bounded, *, z: float, divisor: float, noise: NoiseSource) -> dict[str, Tensor]:
@@ -94,11 +94,12 @@ def release(value: Bounded, *, z: float, divisor: float, noise: NoiseSource) -> 
     released: dict[str, Tensor] = {}
     while value.values:
         group = _take_group(value.values)
-        flat = torch.cat([tensor.flatten() for tensor in group.values()])
-        drawn = noise.integers(flat.numel(), scale)
-        noised = add_on_grid(flat, drawn, step=step, divisor=divisor)
-        parts = torch.split_with_sizes(noised, [tensor.numel() for tensor in group.values()])
-        for (name, tensor), part in zip(group.items(), parts, strict=True):
+        parts = [tensor.flatten() for tensor in group.values()]
+        # Used up in any case, so that one tensor alone needs no copy.
+        flat = parts[0] if len(parts) == 1 else torch.cat(parts)
+        noised = _add_noise(flat, noise, scale, step=step, divisor=divisor)
+        split = torch.split_with_sizes(noised, [part.numel() for part in parts])
+        for (name, tensor), part in zip(group.items(), split, strict=True):
             released[name] = part.view(tensor.shape)
     return released
 
@@ -108,13 +109,29 @@ def noise_scale(z: float, sensitivity: float, step: float) -> float:
     return math.nextafter(z * sensitivity, math.inf) / step
 
 
+def _add_noise(
+    flat: Tensor, noise: NoiseSource, scale: float, *, step: float, divisor: float
+) -> Tensor:
+    """The numbers with noise, some at a time; their own memory is used where it can be."""
+    size = flat.numel()
+    if size <= NOISED_AT_ONCE:
+        return add_on_grid(flat, noise.integers(size, scale), step=step, divisor=divisor)
+    noised = flat if flat.dtype == torch.float32 else torch.empty_like(flat, dtype=torch.float32)
+    for start in range(0, size, NOISED_AT_ONCE):
+        part = flat[start : start + NOISED_AT_ONCE]
+        drawn = noise.integers(part.numel(), scale)
+        added = add_on_grid(part, drawn, step=step, divisor=divisor)
+        noised[start : start + NOISED_AT_ONCE] = added
+    return noised
+
+
 def _take_group(values: Tensors) -> Tensors:
     """Take the first tensors out, as many as are noised at once."""
     group: Tensors = {}
     size = 0
     for name in list(values):
         size += values[name].numel()
-        if group and size > LARGEST_GROUP:
+        if group and size > NOISED_AT_ONCE:
             break
         group[name] = values.pop(name)
     return group

@@ -60,10 +60,13 @@ class SimulatedNoise:
 
     def integers(self, count: int, scale: float) -> Tensor:
         """New independent draws of round(scale·Z), in single precision."""
-        return (self.normals(count) * scale).round_()
+        return self.normals(count).mul_(scale).round_()
 
     def normals(self, count: int) -> Tensor:
-        """The next numbers of the stream, standard normal, in single precision."""
+        """The next numbers of the stream, standard normal, in single precision.
+
+        They are the caller's own: no number is given out twice.
+        """
         if self._generator is None:
             self._generator = _make_generator(self._key)
         missing = count - self._left.shape[0]

@@ -210,7 +210,7 @@ def grid_step(sensitivity: float | FloatArray, coordinates: int) -> float | Floa
 def add_on_grid(
     clean: Tensor, noise: Tensor, *, step: float | Tensor, divisor: float | Tensor
 ) -> Tensor:
-    """(round(clean / g) + noise)·g / divisor, in single precision.
+    """(round(clean / g) + noise)·g / divisor, in single precision. Both tensors are used up.
 
     The only place where noise is added. ``noise`` holds whole numbers: Gaussian noise in grid
     steps, rounded. An addition in floating point gives the exact sum, correctly rounded, so all
@@ -220,23 +220,23 @@ def add_on_grid(
     >>> add_on_grid(clean, noise, step=0.25, divisor=1.0).tolist()
     [0.75, -0.5]
     """
-    whole, noise = quantize(clean, step), noise.to(clean.device)
-    total = whole.add_(noise) if whole.dtype == noise.dtype else whole + noise
+    whole, noise = quantize_(clean, step), noise.to(clean.device)
+    total = noise.add_(whole) if noise.dtype == torch.float64 else whole.add_(noise)
     share = step / divisor
     return total.mul_(share.to(total) if isinstance(share, Tensor) else share).float()
 
 
-def quantize(clean: Tensor, step: float | Tensor) -> Tensor:
-    """The value in whole grid steps, exactly, and of limited size.
+def quantize_(clean: Tensor, step: float | Tensor) -> Tensor:
+    """The value in whole grid steps, in place: exactly, and of limited size.
 
     A power of two times a number in floating point is exact, and so is rounding it. Limiting the
     size moves two values no further apart, so it costs no sensitivity.
 
-    >>> quantize(torch.tensor([0.3, -0.4, 1e30]), 0.25).tolist()
+    >>> quantize_(torch.tensor([0.3, -0.4, 1e30]), 0.25).tolist()
     [1.0, -2.0, 2251799813685248.0]
     """
     inverse = (1 / step).to(clean.dtype) if isinstance(step, Tensor) else 1 / step
-    return (clean * inverse).round_().clamp_(-LARGEST_MULTIPLE, LARGEST_MULTIPLE)
+    return clean.mul_(inverse).round_().clamp_(-LARGEST_MULTIPLE, LARGEST_MULTIPLE)
 
 
 def check_noise(z: float, coordinates: int) -> float:
