@@ -10,7 +10,7 @@ import pacdp
 ROOT = Path(pacdp.__file__).parent
 # Each room may use itself and what stands before it.
 ORDER = [
-    *("errors", "checks", "settings", "words", "files", "privacy", "clipping"),
+    *("errors", "arithmetic", "checks", "settings", "words", "files", "privacy", "clipping"),
     *("data", "representation", "models", "schedule", "curve", "methods"),
     *("federation", "offline", "cluster", "theory"),
     *("experiments", "tuning", "report", "studies", "cli"),

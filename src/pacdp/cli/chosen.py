@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pacdp.arithmetic import RUN_AGAIN
 from pacdp.cli import options
 from pacdp.cli.progress import waiting
 from pacdp.errors import InputError
@@ -91,7 +92,7 @@ def missing_curve(
     from pacdp.experiments.offline import setting_for
 
     if kept is not None and kept.is_file():
-        return Curve.load(kept)
+        return Curve.load(kept, anew=RUN_AGAIN)
     with waiting() as making:
         setting = setting_for(experiment, seed=seed, observe=making)
     typer.echo(f"no curve is given: fitting one on {setting.proxy.data.name}", err=True)

@@ -18,6 +18,7 @@ import numpy as np
 from pydantic import Field, model_validator
 from scipy.interpolate import PchipInterpolator
 
+from pacdp.arithmetic import refuse_other_arithmetic, stamped, without_stamp
 from pacdp.checks import positive_number
 from pacdp.errors import DataError
 from pacdp.files import write_whole
@@ -93,12 +94,21 @@ class Curve(Settings):
 
     def save(self, path: Path) -> None:
         """Write it as JSON with a checksum over its content."""
-        content = self.model_dump(mode="json")
+        content = self._content()
         write_whole(path, json.dumps({**content, "sha256": _sum(content)}, indent=2) + "\n")
 
+    def _content(self) -> dict[str, Any]:
+        """What a file holds. Only a fit depends on how a release is computed."""
+        content = self.model_dump(mode="json")
+        return stamped(content) if self.evidence else content
+
     @classmethod
-    def load(cls, path: Path) -> "Curve":
-        """Read what :meth:`save` wrote; a changed file is refused.
+    def load(
+        cls, path: Path, *, anew: str = "pacdp fit EXPERIMENT --out FILE makes a new one"
+    ) -> "Curve":
+        """Read what :meth:`save` wrote; a changed file, or a fit of another version, is refused.
+
+        ``anew`` is what the refusal of another version tells the reader to do.
 
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp()) / "curve.json"
@@ -108,11 +118,12 @@ class Curve(Settings):
         """
         try:
             content = json.loads(path.read_text())
+            refuse_other_arithmetic(path, content, mark="evidence", anew=anew)
             noted = content.pop("sha256")
-            curve = cls.model_validate(content)
+            curve = cls.model_validate(without_stamp(content))
         except (ValueError, KeyError, AttributeError, TypeError) as error:
             raise DataError(f"{path}: is no curve ({error})") from error
-        if noted != _sum(curve.model_dump(mode="json")):
+        if noted != _sum(curve._content()):
             raise DataError(f"{path}: is damaged, its checksum does not fit its content")
         return curve
 

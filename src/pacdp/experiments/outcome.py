@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from pacdp.arithmetic import RUN_AGAIN, refuse_other_arithmetic
 from pacdp.errors import DataError
 from pacdp.experiments.execute import execute, summary
 from pacdp.experiments.prepare import Prepared
@@ -52,7 +53,8 @@ class Outcome:
         except ValueError as error:
             raise DataError(f"{folder}: is damaged ({error})") from error
         _refuse_other(folder, rows, result)
-        return cls(plan=Plan.load(folder / "plan.json"), rows=rows, result=result)
+        plan = Plan.load(folder / "plan.json", anew=RUN_AGAIN)
+        return cls(plan=plan, rows=rows, result=result)
 
     def save(self, path: Path) -> None:
         """Write it as one JSON file, whole or not at all."""
@@ -68,6 +70,7 @@ class Outcome:
         """Read what :meth:`save` wrote."""
         try:
             content = json.loads(path.read_text())
+            refuse_other_arithmetic(path, content["plan"], mark="clients", anew=RUN_AGAIN)
             plan = Plan.model_validate(content["plan"])
             rows, result = content["rows"], content["result"]
         except KeyError as error:

@@ -27,6 +27,7 @@ from filelock import FileLock, Timeout
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from pacdp.arithmetic import RUN_AGAIN
 from pacdp.errors import DataError, InputError
 from pacdp.experiments.prepare import Prepared
 from pacdp.federation import Checkpoint, Plan, Result, Workbench
@@ -73,7 +74,7 @@ class RunFolder:
     def _take_up(self, prepared: Prepared, settings: Mapping[str, Any]) -> None:
         """Go on with a run that was stopped; its rows are those of its whole rounds."""
         self._lock()
-        if Plan.load(self.path / "plan.json") != prepared.plan:
+        if Plan.load(self.path / "plan.json", anew=RUN_AGAIN) != prepared.plan:
             raise DataError(f"{self.path}: holds another plan; --resume needs the same one")
         if json.loads((self.path / "experiment.json").read_text()) != dict(settings):
             raise DataError(f"{self.path}: holds another experiment; --resume needs the same one")
@@ -119,7 +120,7 @@ class Run:
             raise DataError(f"{folder}: is damaged ({error})") from error
         if not isinstance(result, dict):
             raise DataError(f"{folder}: is damaged (result.json holds no object)")
-        return cls(folder, Plan.load(folder / "plan.json"), result, weights)
+        return cls(folder, Plan.load_finished(folder / "plan.json"), result, weights)
 
     def model(self) -> nn.Module:
         """The trained model, ready for use."""

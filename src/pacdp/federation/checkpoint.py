@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from pacdp.arithmetic import RUN_AGAIN, refuse_other_arithmetic, stamped, without_stamp
 from pacdp.errors import DataError
 
 
@@ -55,20 +56,24 @@ class Checkpoint:
         """Replace the file, whole or not at all."""
         beside = self.path.with_name(f".{self.path.name}.new")
         with beside.open("wb") as out:
-            torch.save({"run": self.run, **vars(progress)}, out)
+            torch.save(stamped({"run": self.run, **vars(progress)}), out)
             out.flush()
             os.fsync(out.fileno())
         beside.replace(self.path)
 
     def load(self) -> Progress | None:
-        """The last saved progress, or None; that of another plan is refused."""
+        """The last saved progress, or None; that of another plan or version is refused."""
         if not self.path.exists():
             return None
         try:
             # Tensors and plain values only: nothing in the file is ever run.
             content = torch.load(self.path, weights_only=True)
+            refuse_other_arithmetic(self.path, content, mark="run", anew=RUN_AGAIN)
+            content = without_stamp(content)
             run = content.pop("run")
             progress = Progress(**content)
+        except DataError:
+            raise
         except Exception as error:  # a damaged file can fail in any way
             raise DataError(f"{self.path}: is no checkpoint ({error})") from error
         if run != self.run:

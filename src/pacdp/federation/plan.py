@@ -6,6 +6,7 @@ nobody. Nothing in it depends on a record: client sizes are public.
 """
 
 import hashlib
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,8 +14,9 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import Field, PositiveInt, ValidationError, model_validator
+from pydantic import Field, PositiveInt, ValidationError, field_validator, model_validator
 
+from pacdp.arithmetic import ARITHMETIC, refuse_other_arithmetic
 from pacdp.checks import word
 from pacdp.clipping.numerics import check_clipping_bound
 from pacdp.errors import DataError, InputError
@@ -83,6 +85,8 @@ class ClientPlan(Settings):
 class Plan(Settings):
     """A whole training before it starts."""
 
+    arithmetic: int
+    """How clients will clip, round and draw noise: under another, the run has another name."""
     data: str
     model: Model
     shape: tuple[int, ...]
@@ -106,6 +110,13 @@ class Plan(Settings):
     again: str = ""
     """Tells a second run of the same plan from the first, in the clients' ledgers."""
     clients: tuple[ClientPlan, ...]
+
+    @field_validator("arithmetic")
+    @classmethod
+    def _current(cls, given: int) -> int:
+        if given != ARITHMETIC:
+            raise ValueError(f"is of another version of pacdp, must be {ARITHMETIC}")
+        return given
 
     @model_validator(mode="after")
     def _honest(self) -> Self:
@@ -259,14 +270,41 @@ class Plan(Settings):
         path.write_text(self.model_dump_json(indent=2) + "\n")
 
     @classmethod
-    def load(cls, path: Path) -> "Plan":
-        """Read what :meth:`save` wrote."""
+    def load(
+        cls, path: Path, *, anew: str = "pacdp plan EXPERIMENT --out FILE makes a new one"
+    ) -> "Plan":
+        """Read what :meth:`save` wrote; a plan of another version is refused.
+
+        ``anew`` is what the refusal tells the reader to do.
+        """
+        content = _content(path)
+        refuse_other_arithmetic(path, content, mark="clients", anew=anew)
+        return cls._validated(path, content)
+
+    @classmethod
+    def load_finished(cls, path: Path) -> "Plan":
+        """The plan of a finished run, also of an earlier version, as one of this version.
+
+        A trained model can be used as it is, and training it again would cost budget.
+        """
+        content = _content(path)
+        if isinstance(content, dict):
+            content["arithmetic"] = ARITHMETIC
+        return cls._validated(path, content)
+
+    @classmethod
+    def _validated(cls, path: Path, content: Any) -> "Plan":
         try:
-            return cls.model_validate_json(path.read_text())
+            return cls.model_validate_json(json.dumps(content))
         except ValidationError as error:
             raise DataError(f"{path}: is no plan ({explain(error, cls)})") from error
-        except UnicodeDecodeError as error:
-            raise DataError(f"{path}: is no plan ({error.reason})") from error
+
+
+def _content(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except ValueError as error:
+        raise DataError(f"{path}: is no plan ({error})") from error
 
 
 def make_plan(
@@ -352,6 +390,7 @@ def make_plan(
             )
         )
     made = Plan(
+        arithmetic=ARITHMETIC,
         data=data,
         model=model or Model(),
         shape=tuple(shape),

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from pacdp.arithmetic import refuse_other_arithmetic, stamped
 from pacdp.checks import FloatArray
 from pacdp.errors import DataError
 from pacdp.offline.setting import Setting
@@ -111,9 +112,12 @@ class Kept:
             return kept
         first, *lines = path.read_text().splitlines() or [""]
         try:
-            made_under = json.loads(first)["setting"]
+            head = json.loads(first)
+            made_under = head["setting"]
         except (ValueError, KeyError, TypeError):
             raise DataError(f"{path}: is no file of scores") from None
+        anew = "remove it and run pacdp fit again"
+        refuse_other_arithmetic(path, head, mark="setting", anew=anew)
         if made_under != kept.setting:
             raise DataError(f"{path}: holds scores of another plan or proxy")
         for number, line in enumerate(lines, 2):
@@ -124,16 +128,20 @@ class Kept:
                 # The last line may be half written; what is lost is trained again.
                 if number <= len(lines):
                     raise DataError(f"{path}: line {number} is damaged") from None
-        whole = [json.dumps({"setting": kept.setting}), *map(_line, kept.scores.items())]
+        whole = [kept._head, *map(_line, kept.scores.items())]
         path.write_text("\n".join(whole) + "\n")
         return kept
+
+    @property
+    def _head(self) -> str:
+        return json.dumps(stamped({"setting": self.setting}))
 
     def add(self, cell: Cell, score: float) -> None:
         """Keep one more."""
         self.scores[cell] = score
         if self.path is None:
             return
-        first = "" if self.path.exists() else json.dumps({"setting": self.setting}) + "\n"
+        first = "" if self.path.exists() else f"{self._head}\n"
         with self.path.open("a") as out:
             out.write(f"{first}{_line((cell, score))}\n")
             out.flush()

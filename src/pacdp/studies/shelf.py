@@ -20,6 +20,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from pacdp.arithmetic import refuse_other_arithmetic, stamped
 from pacdp.curve import Curve
 from pacdp.data import Dataset, Partition
 from pacdp.data.folder import only_one
@@ -51,17 +52,15 @@ class Shelf:
         mark = folder / "profile"
         if folder.is_dir() and any(folder.iterdir()) and not mark.is_file():
             raise InputError(f"--out {folder}: is not of this command, must be new")
-        if mark.is_file() and mark.read_text().strip() != profile:
-            raise InputError(
-                f"--out {folder}: holds the profile {mark.read_text().strip()}, not {profile}"
-            )
+        if mark.is_file():
+            _refuse_other(folder, _marked(mark), profile)
         folder.mkdir(parents=True, exist_ok=True)
         self._lock = FileLock(folder / ".lock")
         try:
             self._lock.acquire(timeout=0)
         except Timeout:
             raise InputError(f"--out {folder}: another run is at work there") from None
-        mark.write_text(f"{profile}\n")
+        mark.write_text(json.dumps(stamped({"profile": profile})) + "\n")
         for name in ("curves", "plans", "runs", "results", "reports", ".locks"):
             (folder / name).mkdir(exist_ok=True)
 
@@ -135,6 +134,25 @@ class Shelf:
         with only_one(self.folder / ".locks" / path.name):
             if not path.is_file():
                 make().save(path)
+
+
+def _marked(mark: Path) -> dict[str, Any]:
+    """What a folder says about itself; before 0.2.0 that was the profile's name alone."""
+    text = mark.read_text().strip()
+    try:
+        content = json.loads(text)
+    except ValueError:
+        return {"profile": text}
+    return content if isinstance(content, dict) else {"profile": text}
+
+
+def _refuse_other(folder: Path, content: Mapping[str, Any], profile: str) -> None:
+    """Refuse to go on with another size, or with numbers of another version: tables mix them."""
+    anew = "pacdp reproduce needs a new --out folder"
+    refuse_other_arithmetic(f"--out {folder}", content, mark="profile", anew=anew)
+    held = content.get("profile")
+    if held != profile:
+        raise InputError(f"--out {folder}: holds the profile {held}, not {profile}")
 
 
 @lru_cache(maxsize=1)

@@ -1,5 +1,6 @@
 """What a search chose, why, and what it expects: a file that a run can take."""
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 from pydantic import Field, ValidationError, field_validator
 
 from pacdp import words
+from pacdp.arithmetic import refuse_other_arithmetic, stamped, without_stamp
 from pacdp.errors import DataError, InputError
 from pacdp.experiments import Experiment
 from pacdp.experiments.experiment import change_of
@@ -84,17 +86,22 @@ class Tuned(Settings):
 
     def save(self, path: Path) -> None:
         """Write it as JSON."""
-        write_whole(path, self.model_dump_json(indent=1) + "\n")
+        content = stamped(json.loads(self.model_dump_json()))
+        write_whole(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> "Tuned":
-        """Read what :meth:`save` wrote."""
+        """Read what :meth:`save` wrote; what another version chose is refused."""
         if not path.is_file():
             raise InputError(f"--plan {path}: there is no such file; pacdp tune makes one")
         try:
-            return cls.model_validate_json(path.read_text())
-        except (ValidationError, UnicodeDecodeError) as error:
-            told = explain(error, cls) if isinstance(error, ValidationError) else error.reason
+            content = json.loads(path.read_text())
+            anew = "pacdp tune EXPERIMENT --out FILE makes a new one"
+            refuse_other_arithmetic(path, content, mark="changes", anew=anew)
+            plain = without_stamp(content) if isinstance(content, dict) else content
+            return cls.model_validate_json(json.dumps(plain))
+        except ValueError as error:
+            told = explain(error, cls) if isinstance(error, ValidationError) else error
             raise DataError(f"{path}: is no plan of pacdp tune ({told})") from error
 
     @property
