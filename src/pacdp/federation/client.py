@@ -15,11 +15,12 @@ from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pacdp.clipping import NoiseSource, SimulatedNoise, SystemNoise
 from pacdp.clipping.numerics import check_noise
 from pacdp.data import Records
+from pacdp.data.records import require_labels
 from pacdp.errors import BudgetExceededError, InputError, located
 from pacdp.federation.messages import Broadcast, Reply
 from pacdp.federation.plan import ClientPlan, Plan
@@ -68,6 +69,7 @@ class Client:
                 f"client {self.task.name}: has {len(records)} records, but is planned with "
                 f"{self.task.records}"
             )
+        _require_known(records, self.task, plan.classes, self.workbench)
         # A model that cannot be trained privately is refused now, on synthetic records.
         self.workbench.gradient.check(*records.like(self.workbench.device))
 
@@ -208,6 +210,25 @@ def simulated_noise(seed: int, client: int) -> NoiseOf:
     torch.Size([2])
     """
     return lambda number: SimulatedNoise(seed=seed, client=client, round=number)
+
+
+def _require_known(records: Records, task: ClientPlan, classes: int, bench: Workbench) -> None:
+    """Refuse classes and tokens that the model does not have, before the client takes part.
+
+    In a round they would stop the training, and so tell the server that such a record is there.
+    """
+    where = f"client {task.name}"
+    if classes:
+        require_labels(where, records.labels, classes)
+    tables = [layer for layer in bench.model.modules() if isinstance(layer, nn.Embedding)]
+    if len(tables) == 1 and records.features.dtype.kind in "iu":
+        known = tables[0].num_embeddings
+        wrong = (records.features < 0) | (records.features >= known)
+        if wrong.any():
+            record = int(np.argwhere(wrong)[0, 0])
+            raise InputError(
+                f"{where}, record {record}: tokens must be whole numbers from 0 to {known - 1}"
+            )
 
 
 def _units(records: Records, task: ClientPlan, unit: str) -> Tensor | None:
