@@ -363,9 +363,13 @@ class ClippedGradient:
         the next. What it writes into itself does not: each example has a copy of it.
         """
         state = State(self.module)
+        written = False
         try:
             refuse_mixing(copy_apart(self.module), inputs)
-            self._alone(inputs, targets)
+            # Other examples the second time: a variable may have had the value before.
+            for part in (slice(None), slice(1)):
+                self._alone(part_of(inputs, part), part_of(targets, part))
+                written |= state.changed()
         except InputError:
             raise
         except Exception as error:
@@ -373,7 +377,7 @@ class ClippedGradient:
                 f"model: has no gradient for one example alone ({_first_line(error)}); examples "
                 "must not need each other"
             ) from error
-        if state.changed():
+        if written:
             raise InputError(
                 "model: its forward pass writes to a variable outside of it, which could carry one "
                 "example over to another; must keep what it needs in attributes"
