@@ -5,11 +5,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import accounting, clipping, federation, offline
+from benchmarks import accounting, clipping, federation, offline, release
 from benchmarks.harness import Row, write
 
 OUT = Path("build/bench.json")
-SUITES = (accounting, clipping, offline, federation)
+SUITES = (accounting, clipping, release, offline, federation)
 
 
 def main() -> None:

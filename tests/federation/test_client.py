@@ -577,21 +577,3 @@ def test_records_that_would_break_a_training_are_refused_before_it_is_paid_for(c
         Client(0, plan(), records)
     assert "7" not in str(raised.value)
     assert "0.25" not in str(raised.value)
-
-
-def test_tokens_that_the_model_does_not_know_are_refused_before_anything_is_paid_for():
-    made = make_plan(
-        sizes={"a": 6},
-        shape=(4,),
-        classes=2,
-        method=method("fixed"),
-        model=Model(name="sequence", settings={"vocabulary": 9}),
-        training=Training(rounds=1, local_steps=1),
-    )
-    tokens = np.arange(24).reshape(6, 4) % 9
-    labels = np.arange(6) % 2
-    Client(0, made, Records(features=tokens, labels=labels))
-    tokens[3, 2] = 77
-    with pytest.raises(InputError, match="must be whole numbers from 0 to 8") as raised:
-        Client(0, made, Records(features=tokens, labels=labels))
-    assert "77" not in str(raised.value)

@@ -392,7 +392,7 @@ def _norms_by_positions(
     many roundings a pair of them goes through. Terms can cancel, so errors are bounded relative to
     L² = (Σ_t ‖g_t‖·‖a_t‖)², and added; so is what products that underflow can add up to.
     """
-    norms = (inputs * gradients).sum(2).sum(1).double().clamp_(min=0)
+    norms = (inputs * gradients).sum(2).sum(1).double().abs_()
     positions = inputs.shape[1]
     relative = 1.01 * sum_error(roundings + 2 * positions + 2)
     norms += relative * _squared_lengths(input_squares, gradient_squares)

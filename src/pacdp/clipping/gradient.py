@@ -39,7 +39,7 @@ from pacdp.clipping.numerics import (
     shrink_bound,
 )
 from pacdp.clipping.recording import Use, collect, recording, refuse_changes
-from pacdp.clipping.separation import find_mixing
+from pacdp.clipping.separation import State, find_mixing
 from pacdp.clipping.validation import require_private
 from pacdp.errors import InputError
 from pacdp.privacy import Adjacency
@@ -305,17 +305,11 @@ class ClippedGradient:
     def _alone(self, inputs: Any, targets: Any) -> dict[str, Contribution]:
         """What each parameter gets from each example, each of which runs by itself."""
         trained = {name: parameter.detach() for name, parameter in self._trainable.items()}
-        held = {
-            name: value.detach()
-            for name, value in (*self.module.named_parameters(), *self.module.named_buffers())
-            if name not in trained
-        }
 
         def loss_of_one(parameters: dict[str, Tensor], given: Any, target: Any) -> Tensor:
-            # Copies: what a module writes into its buffers must not reach another example.
-            state = {**parameters, **{name: value.clone() for name, value in held.items()}}
+            module = copy_apart(self.module)
             arguments = given if isinstance(given, tuple) else (given,)
-            outputs = functional_call(self.module, state, tuple(a[None] for a in arguments))
+            outputs = functional_call(module, parameters, tuple(a[None] for a in arguments))
             own = tuple(t[None] for t in target) if isinstance(target, tuple) else target[None]
             return require_one_per_example(self.loss(outputs, own), 1).sum()
 
@@ -363,10 +357,19 @@ class ClippedGradient:
         return engine._separate_path(inputs, targets, obstacle)
 
     def _separate_path(self, inputs: Any, targets: Any, reason: str) -> Path:
-        """Each example by itself, if the model can; one that visibly mixes examples is refused."""
-        refuse_mixing(self.module, inputs)
+        """Each example by itself, if the model can; one that visibly mixes examples is refused.
+
+        So is one that writes to variables outside of it, which would carry one example over to
+        the next. What it writes into itself does not: each example has a copy of it.
+        """
+        state = State(self.module)
+        written = False
         try:
-            self._alone(inputs, targets)
+            refuse_mixing(copy_apart(self.module), inputs)
+            # Other examples the second time: a variable may have had the value before.
+            for part in (slice(None), slice(1)):
+                self._alone(part_of(inputs, part), part_of(targets, part))
+                written |= state.changed()
         except InputError:
             raise
         except Exception as error:
@@ -374,6 +377,11 @@ class ClippedGradient:
                 f"model: has no gradient for one example alone ({_first_line(error)}); examples "
                 "must not need each other"
             ) from error
+        if written:
+            raise InputError(
+                "model: its forward pass writes to a variable outside of it, which could carry one "
+                "example over to another; must keep what it needs in attributes"
+            )
         return Path(f"each example by itself: {reason}", separately=True)
 
     def _find_wrong_rule(self, inputs: Any, targets: Any) -> str | None:
@@ -539,6 +547,20 @@ def synthetic_examples(module: nn.Module, inputs: Any, targets: Any) -> tuple[An
 
     # Targets may be classes, probabilities or numbers: 0 and 1, or between them, suits all.
     return make_each(inputs, min(tokens, default=2), True), make_each(targets, 2, False)
+
+
+def copy_apart(module: nn.Module) -> nn.Module:
+    """A copy that shares nothing with the module but parameters.
+
+    What a forward pass writes into buffers and attributes of a copy reaches no other example.
+    """
+    memo: dict[int, Any] = {id(parameter): parameter for parameter in module.parameters()}
+    for layer in module.modules():
+        for value in (*layer._buffers.values(), *vars(layer).values()):
+            if isinstance(value, Tensor) and id(value) not in memo:
+                # Tensors that depend on parameters cannot be copied otherwise.
+                memo[id(value)] = value.detach().clone()
+    return copy.deepcopy(module, memo)
 
 
 def _signature(values: Any) -> Any:

@@ -170,7 +170,7 @@ def _trace(module: nn.Module, inputs: tuple[Tensor, ...], size: int) -> list[Any
     """Run a copy of the module on ``size`` examples without values; what it did."""
     model = _copy(module)
     watch = _Watch(model, inputs[0].device if inputs else torch.device("cpu"), size)
-    state = _State(model)
+    state = State(model)
     examples = [
         torch.empty((size, *tensor.shape[1:]), dtype=tensor.dtype, device="meta")
         for tensor in inputs
@@ -636,7 +636,7 @@ _FILES = ("separation", "separation_functions", "separation_layers")
 _TORCH = str(Path(torch.__file__).parent)
 
 
-class _State:
+class State:
     """What a model holds, to see whether its forward pass changes it.
 
     Next to its attributes these are the variables that its methods use from outside.

@@ -149,15 +149,14 @@ class Client:
                 f"{self.plan.shape}"
             )
         require_labels(where, self.records.labels, self.plan.classes)
-        layers = self.workbench.model.modules()
-        tokens = [layer.num_embeddings for layer in layers if isinstance(layer, nn.Embedding)]
-        known = range(min(tokens, default=0))
-        whole = tokens and features.dtype.kind in "iu"
-        if whole and not (int(features.min()) in known and int(features.max()) in known):
-            raise InputError(
-                f"{where}: its records hold tokens that the model does not know; must be whole "
-                f"numbers from 0 to {known.stop - 1}"
-            )
+        tables = [m for m in self.workbench.model.modules() if isinstance(m, nn.Embedding)]
+        if len(tables) == 1 and features.dtype.kind in "iu":
+            known = range(tables[0].num_embeddings)
+            if not (int(features.min()) in known and int(features.max()) in known):
+                raise InputError(
+                    f"{where}: its records hold tokens that the model does not know; must be whole "
+                    f"numbers from 0 to {known.stop - 1}"
+                )
         self.workbench.gradient.check(*self.records.like(self.workbench.device))
 
     def noise_source(self, round: int) -> NoiseSource:  # noqa: A002
