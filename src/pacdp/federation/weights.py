@@ -55,16 +55,12 @@ def client_weights(
         everyone = [task.noise_multiplier or 0.0 for task in plan.clients]
         raw = sizes / (known**2 + np.median(everyone) ** 2)
     elif rule == "inverse-variance":
-        state = plan.made_method.start(len(plan.clients)) if public is None else public
+        method = plan.made_method
+        state = method.start(len(plan.clients)) if public is None else public
+        planned = [method.bound(task.epsilon, round=round, rounds=plan.rounds) for task in tasks]
         bounds = [
-            plan.made_method.bound_in_use(
-                plan.clients[client].epsilon,
-                client=client,
-                public=state,
-                round=round,
-                rounds=plan.rounds,
-            )
-            for client in answered
+            method.bound_in_use(bound, state, client)
+            for bound, client in zip(planned, answered, strict=True)
         ]
         raw = (np.array([task.divisor for task in tasks]) / (known * bounds)) ** 2
     else:

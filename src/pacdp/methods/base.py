@@ -180,17 +180,9 @@ class Method(Settings):
         """C_i^t as planned. It depends on the budget and the round alone."""
         raise NotImplementedError
 
-    def bound_in_use(
-        self,
-        epsilon: float,
-        *,
-        client: int,
-        public: Public,
-        round: int,  # noqa: A002
-        rounds: int,
-    ) -> float:
-        """C_i^t as a client clips at the start of a round; usually as planned."""
-        return self.bound(epsilon, round=round, rounds=rounds)
+    def bound_in_use(self, planned: float, public: Public, client: int) -> float:
+        """The bound at which a client starts to clip in a round; usually as planned."""
+        return planned
 
     def followed(self, public: Public) -> float | None:
         """The bound that noised values have led to, the median of the clients'; usually none."""

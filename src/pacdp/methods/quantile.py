@@ -89,15 +89,7 @@ class MedianTracker(Quantile):
         """Refuse a bound that is none."""
         _bound(public, "bounds", client)
 
-    def bound_in_use(
-        self,
-        epsilon: float,
-        *,
-        client: int,
-        public: Public,
-        round: int,  # noqa: A002
-        rounds: int,
-    ) -> float:
+    def bound_in_use(self, planned: float, public: Public, client: int) -> float:
         """The client's own, which anyone can follow."""
         return _bound(public, "bounds", client)
 
@@ -142,15 +134,7 @@ class AdaptiveQuantile(Quantile):
         """Refuse a bound that is none."""
         _bound(public, "bound")
 
-    def bound_in_use(
-        self,
-        epsilon: float,
-        *,
-        client: int,
-        public: Public,
-        round: int,  # noqa: A002
-        rounds: int,
-    ) -> float:
+    def bound_in_use(self, planned: float, public: Public, client: int) -> float:
         """The bound of all."""
         return _bound(public, "bound")
 
