@@ -1,9 +1,9 @@
-"""``python -m benchmarks.duration``: does the time that a step takes tell what a record holds?
+"""``python -m benchmarks.duration``: does the time that a step takes reveal what a record holds?
 
 A client's clipped, noised step is timed with an ordinary record in one place of the batch and with
 one that overflows, or whose features are all subnormal. The two arms take turns in a random order,
 in one process, on one thread. The AUC is the probability that a step with the odd record takes
-longer than one without: 0.5 tells nothing.
+longer than one without: 0.5 reveals nothing.
 """
 
 import gc
@@ -41,7 +41,7 @@ CASES = (
     Case("MLP 784-100-10", lambda: build("mlp", shape=(784,), classes=10, hidden=100), (784,), 10),
     Case("CNN", lambda: build("cnn", shape=(1, 28, 28), classes=10), (1, 28, 28), 10),
 )
-# What the odd record holds; 1e30 overflows where norms are squared, the largest number before.
+# What the odd record holds; 1e30 overflows where norms are squared, 3e38 already before that.
 RECORDS = {"overflowing, 1e30": 1e30, "overflowing, 3e38": 3e38, "subnormal, 1e-40": 1e-40}
 
 
@@ -79,7 +79,7 @@ def time_both(
     try:
         for turn in range(WARM + REPEATS):
             for arm in order.sample((0, 1), 2):
-                # A copy at one place in memory for both, so that only the numbers differ.
+                # A fresh copy for both arms, so that only the numbers differ.
                 inputs = arms[arm].clone()
                 start = time.perf_counter()
                 total = gradient(inputs, targets, clipping_bound=BOUND)

@@ -1,4 +1,4 @@
-"""Row 1: a release with the exact system noise against the float32 noise that it replaced."""
+"""Row 1: a release with exact system noise against the float32 noise that it replaced."""
 
 import os
 from collections.abc import Iterator
@@ -54,7 +54,7 @@ def rows() -> Iterator[Row]:
 def add_float_noise(clean: Tensor) -> Tensor:
     """As the first version did: 52 bits, the inverse distribution function, float32.
 
-    Fast, and not private: it ends at 8.2 σ, and low bits tell what is underneath.
+    Fast, but not private: it ends at 8.2 σ, and its low bits reveal the value underneath.
     """
     bits = np.frombuffer(os.urandom(8 * clean.numel()), dtype=np.uint64)
     uniform = ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52

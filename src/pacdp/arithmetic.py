@@ -1,9 +1,9 @@
-"""Which arithmetic a file's numbers come from; files from another one are refused.
+"""The version of the arithmetic behind a file's numbers; files of another version are refused.
 
 A seed gives the same numbers only as long as clipping, rounding and noise are computed in the same
-way. Plans, curves, scores and checkpoints rely on that: a stopped run goes on bit for bit, and a
-curve is fitted to what the run will do. So these files carry the number of the arithmetic they were
-made under.
+way. Plans, curves, scores and checkpoints rely on that: a resumed run continues bit for bit, and a
+curve is fitted to what the run will do. So these files carry the version of the arithmetic they
+were made with.
 """
 
 from collections.abc import Mapping
@@ -13,15 +13,15 @@ from typing import Any
 from pacdp.errors import DataError
 
 ARITHMETIC = 2
-"""Raise it when the same seed would give other numbers. Versions before 0.2.0 wrote none."""
+"""To be raised when the same seed gives other numbers. Versions before 0.2.0 wrote none."""
 
 _KEY = "arithmetic"
-# For everything inside a run's folder: what is made anew is the run.
+# The advice for all files in a run's folder: it is the run that has to be repeated.
 RUN_AGAIN = "train again with pacdp run and a new --out folder"
 
 
 def stamped(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of a file, with the arithmetic that it was made under.
+    """The content of a file, with the arithmetic that it was made with.
 
     >>> stamped({"rounds": 3})
     {'arithmetic': 2, 'rounds': 3}
@@ -39,10 +39,10 @@ def without_stamp(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refuse_other_arithmetic(path: Path | str, content: object, *, mark: str, anew: str) -> None:
-    """Refuse a file that another version made, and say how to make it anew.
+    """Refuse a file made with another arithmetic, and say how to make a new one.
 
-    ``mark`` is a key that every such file fills. Without it this is some other file, about which
-    nothing is known, and its reader refuses it for a better reason.
+    ``mark`` is a key that is never empty in such a file. Without it this is another kind of file,
+    which its reader will refuse for a better reason.
 
     >>> refuse_other_arithmetic("a.json", {"seeds": 3}, mark="seeds", anew="run pacdp fit again")
     Traceback (most recent call last):

@@ -12,7 +12,7 @@ Proved, for the formulas of Cephes with SciPy's coefficients, rounded to float64
 * their distance from -Φ⁻¹ in real arithmetic, for every p from 2^-65 to ½, by Taylor models;
 * what rounding adds, operation by operation, whichever products and sums are fused;
 * how much -Φ⁻¹ varies over an interval of tail probabilities, and from the rounding of its middle;
-* the error of the expansions of Q in the second decision.
+* the error of the expansions of Q in the second stage.
 
 Assumed: IEEE float64 with rounding to nearest; the polynomials by Horner's rule, as in the source,
 which no compiler may reorder without leave; log and sqrt with at most two units in the last place.
@@ -287,7 +287,7 @@ def examine() -> Iterator[Piece]:
 
 
 def expansion_error() -> arb:
-    """The largest relative error of Q in the second decision."""
+    """The largest relative error of Q in the second stage."""
     doubled, terms = rounded_gaussian._DOUBLED, rounded_gaussian._TERMS
     reach = arb(1) / (2 * rounded_gaussian._STEPS)
     ctx.cap = terms + 1
@@ -344,10 +344,10 @@ def main() -> None:
     relative = max(float(piece.ndtri / max(arb(1), piece.value.lower())) for piece in found)
     say(f"for p >= 2^-65, |ndtri(p) + Q⁻¹(p)| <= {power(relative)}·max(1, x)")
     first = max(float(piece.product) for piece in found if piece.most >= near)
-    say(f"first decision: off by at most {power(first)}·scale; the guard is {power(GUARD)}·scale")
+    say(f"first stage: off by at most {power(first)}·scale; the guard is {power(GUARD)}·scale")
     assert first <= GUARD / 4
     second = expansion_error()
-    say(f"second decision: Q off by at most {power(second)} of itself; relied on: 2^-66")
+    say(f"second stage: Q off by at most {power(second)} of itself; relied on: 2^-66")
     assert second < 2.0**-66
     worst, where = seen()
     say(f"seen in this SciPy: {power(worst)} at p = {where:.6g}")

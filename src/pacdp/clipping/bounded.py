@@ -1,4 +1,4 @@
-"""Values that carry their own sensitivity, and the one place where noise is added to them.
+"""Values that carry their own sensitivity, and their release with noise.
 
 Noise scaled by a bound other than the one that clipped is a classic way to lose a guarantee. Here
 the value that was clipped says itself how far one record can have moved it, and :func:`release`
@@ -67,7 +67,7 @@ class ClippedSum(Bounded):
     """A sum over examples clipped to ``bound``: S = C under zero-out, 2C under replace-one."""
 
 
-# Numbers that are noised at once: what stays in a core's own cache.
+# Numbers that get their noise at once: as many as fit into a core's own cache.
 NOISED_AT_ONCE = 2**16
 
 
@@ -75,8 +75,8 @@ def release(value: Bounded, *, z: float, divisor: float, noise: NoiseSource) -> 
     """The value with Gaussian noise of z times its sensitivity, over a public divisor.
 
     The value is rounded to a public grid and the noise, rounded to the same grid, is added exactly:
-    no low bits tell what was underneath. Debit ``value.event(z)`` first. The value is used up: its
-    tensors are taken out of it, so that no clean copy is left behind.
+    the low bits reveal nothing about the value. Debit ``value.event(z)`` first. The value is used
+    up: its tensors are taken out of it, so that no clean copy is left behind.
 
     >>> from pacdp.clipping import SimulatedNoise
     >>> value = clip_upload({"w": torch.zeros(2)}, bound=1.0, adjacency=Adjacency.ZERO_OUT)
@@ -95,7 +95,7 @@ def release(value: Bounded, *, z: float, divisor: float, noise: NoiseSource) -> 
     while value.values:
         group = _take_group(value.values)
         parts = [tensor.flatten() for tensor in group.values()]
-        # Used up in any case, so that one tensor alone needs no copy.
+        # The value is consumed anyway, so a single tensor needs no copy.
         flat = parts[0] if len(parts) == 1 else torch.cat(parts)
         noised = _add_noise(flat, noise, scale, step=step, divisor=divisor)
         split = torch.split_with_sizes(noised, [part.numel() for part in parts])
@@ -105,14 +105,14 @@ def release(value: Bounded, *, z: float, divisor: float, noise: NoiseSource) -> 
 
 
 def noise_scale(z: float, sensitivity: float, step: float) -> float:
-    """σ in grid steps, for noise of z times the sensitivity; rounded up, if at all."""
+    """σ in grid steps for noise of z times the sensitivity, never rounded down."""
     return math.nextafter(z * sensitivity, math.inf) / step
 
 
 def _add_noise(
     flat: Tensor, noise: NoiseSource, scale: float, *, step: float, divisor: float
 ) -> Tensor:
-    """The numbers with noise, some at a time; their own memory is used where it can be."""
+    """Add noise chunk by chunk, in place where possible."""
     size = flat.numel()
     if size <= NOISED_AT_ONCE:
         return add_on_grid(flat, noise.integers(size, scale), step=step, divisor=divisor)
@@ -126,7 +126,7 @@ def _add_noise(
 
 
 def _take_group(values: Tensors) -> Tensors:
-    """Take the first tensors out, as many as are noised at once."""
+    """Take out the first tensors, as many as get their noise at once."""
     group: Tensors = {}
     size = 0
     for name in list(values):

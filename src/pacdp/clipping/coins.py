@@ -13,10 +13,11 @@ from pacdp.errors import InputError
 def sample_coins(
     count: int, rate: float, *, entropy: Callable[[int], bytes] = os.urandom
 ) -> NDArray[np.bool_]:
-    """Independent coins that are true with probability at most ``rate``, short of it by < 2^-64.
+    """Independent coins, true with probability at most ``rate`` and less than 2^-64 below it.
 
-    Each compares 64 random bits with ⌊rate·2^64⌋, in whole numbers. From 2^-12 on the probability
-    is ``rate`` itself, as a float has 53 digits; at a rate of 1 every coin is true.
+    Each compares 64 random bits with ⌊rate·2^64⌋, in whole numbers. For rates of at least
+    2^-12 the probability is exactly ``rate``, as a float has 53 binary digits. At a rate of 1 every
+    coin is true.
 
     >>> sample_coins(3, 1.0)
     array([ True,  True,  True])
@@ -28,6 +29,6 @@ def sample_coins(
     threshold = (numerator << 64) // denominator
     words = np.frombuffer(entropy(8 * count), dtype="<u8", count=count)
     if threshold == 2**64:
-        # No word reaches 2^64, which does not fit into one.
+        # 2^64 does not fit into a word; every word is below it.
         return np.ones(count, dtype=np.bool_)
     return words < np.uint64(threshold)

@@ -47,19 +47,19 @@ class Contribution(Protocol):
     """What one use of a parameter adds to each example's gradient. Everything is float32."""
 
     def squared_norms(self) -> Tensor:
-        """Squared norm of each example's gradient, at least up to NORM_ERROR: (B,), float64."""
+        """Squared norm of each example's gradient, short by NORM_ERROR at most: (B,), float64."""
 
     def squared_rounding(self) -> Tensor | None:
-        """(n·L)² of each example: n terms in a single-precision sum, L their absolute sizes summed.
+        """(n·L)² of each example: n terms in a single-precision sum, L the sum of their lengths.
 
-        None where gradients are added up as they are, so that L is the norm and n the block.
+        None where gradients are summed as they are, so that L is the norm and n the block size.
         """
 
     def per_example(self) -> Tensor:
         """Each example's gradient: (B, *shape)."""
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        """Σ_i w_i·gradient_i: (*shape). Examples of weight 0 count as zero whatever they hold."""
+        """Σ_i w_i·gradient_i: (*shape). Examples of weight 0 add zero, even if not finite."""
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,7 @@ class Convolution:
 
     @property
     def _patch_terms(self) -> int:
-        """Roundings that one product goes through in an inner product of two patches."""
+        """How many roundings a product goes through in an inner product of two patches."""
         return self._shape[1] + math.prod(self.kernel)
 
     @cached_property
@@ -318,7 +318,7 @@ class Lookup:
         return _norms_by_positions(same, products, *self._squares, sizes=(1, size), roundings=size)
 
     def squared_rounding(self) -> Tensor:
-        # Summed in double precision, in units of the single-precision roundoff.
+        # Summed in double precision; the error in units of the single-precision roundoff.
         terms = self.indices.numel() * UNIT_DOUBLE / UNIT_SINGLE
         return _squared_lengths(*self._squares) * terms**2
 
@@ -388,9 +388,9 @@ def _norms_by_positions(
 ) -> Tensor:
     """An upper bound on ‖Σ_t g_t·a_tᵀ‖² = Σ_{t,s} (a_t·a_s)(g_t·g_s) from inner products.
 
-    ``sizes`` are the numbers of products in the inner products of a and of g, and ``roundings`` how
-    many roundings a pair of them goes through. Terms can cancel, so errors are bounded relative to
-    L² = (Σ_t ‖g_t‖·‖a_t‖)², and added; so is what products that underflow can add up to.
+    ``sizes`` are the numbers of products in the inner products of a and of g, and ``roundings`` is
+    how many roundings a pair of them goes through. Terms can cancel, so a bound on the error
+    relative to L² = (Σ_t ‖g_t‖·‖a_t‖)² is added, and one on what can underflow.
     """
     norms = (inputs * gradients).sum(2).sum(1).double().abs_()
     positions = inputs.shape[1]

@@ -1,9 +1,9 @@
 """Computing with subnormal numbers flushed to zero, on every thread that takes part.
 
 On many processors arithmetic with subnormal numbers is a hundred times slower, so a record that
-leads to them could be recognised by the time taken. Flushed, they cost nothing. The switch is part
-of a thread's state: a computation on several threads runs on a thread of its own, whose helper
-threads inherit the switch when they are started.
+leads to them could be recognised by the time taken. Flushed to zero, they cost nothing extra. The
+setting is part of a thread's state. A multi-threaded computation therefore runs on a thread of its
+own, whose worker threads inherit the setting when they are started.
 """
 
 import os
@@ -22,7 +22,7 @@ _thread = threading.local()
 
 
 def run_flushed(work: Callable[[], Made]) -> Made:
-    """What the work returns, computed with subnormal numbers flushed to zero.
+    """Run the work with subnormal numbers flushed to zero, and return its result.
 
     >>> run_flushed(lambda: float(torch.tensor(2.0**-140) * 1))
     0.0
@@ -31,7 +31,7 @@ def run_flushed(work: Callable[[], Made]) -> Made:
     """
     if torch.get_num_threads() > 1 and not getattr(_thread, "all_flushed", False):
         return _own_thread(os.getpid()).submit(work).result()
-    # Python's own numbers are flushed with torch's.
+    # The setting also applies to Python floats.
     before = _SUBNORMAL * _ONE == 0
     torch.set_flush_denormal(True)
     try:

@@ -9,9 +9,10 @@ That is private only if no example can influence another one's gradient. So a mo
 only if its forward pass is shown to treat examples separately (:mod:`pacdp.clipping.separation`).
 Any other model runs on each example by itself, which is slower and needs no such proof.
 
-Everything about a computation but its numbers depends on public things: which path is taken, the
-shapes, the order and the number of operations. An example whose gradient is not finite contributes
-zero, through the same operations as any other. Paths are chosen and tested on synthetic examples.
+Apart from the numbers themselves, everything about a computation depends only on public facts:
+which path is taken, and the shapes, order and number of operations. An example whose gradient is
+not finite contributes zero, through the same operations as any other. Paths are chosen and tested
+on synthetic examples.
 """
 
 import copy
@@ -46,7 +47,7 @@ from pacdp.privacy import Adjacency
 
 # How far the sum of per-example gradients may be from the gradient, relative to their norms.
 TOLERANCE, TOLERANCE_OF_HALF = 1e-3, 5e-2
-# Gradients that are materialised at once where each example runs by itself.
+# How many numbers of gradients are materialised at once where each example runs by itself.
 LARGEST_BLOCK = 2**24
 
 
@@ -63,13 +64,13 @@ class Gradients:
     def clipped_sum(
         self, bound: float, *, examples: int, sums: int, present: Tensor | None
     ) -> dict[str, Tensor]:
-        """Σ f_i·g_i with clip factors f_i, so that rounding cannot carry the total beyond C.
+        """Σ f_i·g_i with clip factors f_i that keep one example's influence, rounded, within C.
 
-        The total is over so many ``examples``, in so many partial ``sums``, of which this is one.
+        The whole sum is over ``examples`` examples, in ``sums`` partial sums; this is one part.
         """
         lengths = self.lengths
         if self.rounding is not None:
-            # Clipped harder where the terms of a gradient cancel so much that rounding would tell.
+            # Clipped harder where the terms of a gradient cancel so much that rounding matters.
             scale = 2.01 * UNIT_SINGLE * min(len(lengths), BLOCK) / SUM_ERROR
             lengths = torch.maximum(lengths, scale * self.rounding)
         factors = clip_factors(lengths, shrink_bound(bound, examples, sums=sums))
@@ -140,8 +141,8 @@ class ClippedGradient:
 
         ``units``, one whole number for each example, says which belong together: then g_i is the
         sum over the examples of unit i, and ``microbatch`` counts units, too. ``present``, a
-        boolean for each example (or unit, in the order of their numbers), says which count: the
-        others are computed as well and contribute zero, so that nobody can tell who was left out.
+        boolean for each example (or unit, in the order of their numbers), says which are included:
+        the others are computed as well and contribute zero, so that nobody can tell which they are.
         """
         bound = check_clipping_bound("clipping_bound", clipping_bound)
         numbers = self._unit_numbers(units, batch_size(inputs))
@@ -165,15 +166,16 @@ class ClippedGradient:
 
     @property
     def chain(self) -> Chain | None:
-        """The module as a plain sequence of known layers, none of which is random, if it is one."""
+        """The module as a plain sequence of known, deterministic layers; None if it is not one."""
         self._look_again()
         return self._chain
 
     def check(self, inputs: Any, targets: Any) -> str:
-        """Choose how examples of these shapes and types are computed, and test it; what was chosen.
+        """Choose and test how examples of these shapes and types are computed; says which way.
 
-        Only shapes and types are read: the test runs on synthetic examples, once for each of them.
-        A model that cannot be trained privately is refused here, before anything is paid for.
+        Only shapes and types are read: the test runs on synthetic examples, once for each
+        combination. A model that cannot be trained privately is refused here, before anything is
+        paid for.
 
         >>> from pacdp.clipping import CrossEntropy
         >>> gradient = ClippedGradient(nn.Linear(2, 2), CrossEntropy(), adjacency="zero-out")
@@ -279,7 +281,7 @@ class ClippedGradient:
         return _join(contributions, size, self._trainable)
 
     def _recorded(self, inputs: Any, targets: Any) -> dict[str, Contribution]:
-        """What each parameter gets from each example, by one pass of all of them."""
+        """Each parameter's per-example gradients, from one pass over the whole batch."""
         uses, outputs = self._forward(inputs)
         if outputs.grad_fn is None:
             return {}
@@ -303,7 +305,7 @@ class ClippedGradient:
         return uses, outputs
 
     def _alone(self, inputs: Any, targets: Any) -> dict[str, Contribution]:
-        """What each parameter gets from each example, each of which runs by itself."""
+        """Each parameter's per-example gradients, with each example run by itself."""
         trained = {name: parameter.detach() for name, parameter in self._trainable.items()}
 
         def loss_of_one(parameters: dict[str, Tensor], given: Any, target: Any) -> Tensor:
@@ -317,10 +319,10 @@ class ClippedGradient:
         return {name: Rows(gradient.float().contiguous()) for name, gradient in found.items()}
 
     def _checked_path(self, inputs: Any, targets: Any) -> Path:
-        """How examples of these shapes and types are computed, chosen once for each of them."""
+        """How examples of these shapes and types are computed, chosen once for each combination."""
         refuse_reduced_precision()
         if torch.is_inference_mode_enabled():
-            raise InputError("torch.inference_mode: has no gradients; leave it for training")
+            raise InputError("torch.inference_mode: has no gradients; must be off for training")
         self._look_again()
         key = (self.module.training, *map(_signature, (inputs, targets)))
         if key not in self._paths:
@@ -345,7 +347,7 @@ class ClippedGradient:
         with torch.no_grad():
             for parameter in module.parameters():
                 if parameter.requires_grad:
-                    # Layers that start at zero would hide what is behind them.
+                    # Layers that are initialised to zero would hide what comes before them.
                     parameter.add_(0.1 * torch.randn_like(parameter))
         engine = copy.copy(self)
         engine.module = module
@@ -359,14 +361,14 @@ class ClippedGradient:
     def _separate_path(self, inputs: Any, targets: Any, reason: str) -> Path:
         """Each example by itself, if the model can; one that visibly mixes examples is refused.
 
-        So is one that writes to variables outside of it, which would carry one example over to
-        the next. What it writes into itself does not: each example has a copy of it.
+        So is one that writes to variables outside of itself, which would carry information from one
+        example to the next. What it writes into itself does not: each example runs on a copy.
         """
         state = State(self.module)
         written = False
         try:
             refuse_mixing(copy_apart(self.module), inputs)
-            # Other examples the second time: a variable may have had the value before.
+            # Other examples the second time: a variable may already have had the value written.
             for part in (slice(None), slice(1)):
                 self._alone(part_of(inputs, part), part_of(targets, part))
                 written |= state.changed()
@@ -379,16 +381,16 @@ class ClippedGradient:
             ) from error
         if written:
             raise InputError(
-                "model: its forward pass writes to a variable outside of it, which could carry one "
-                "example over to another; must keep what it needs in attributes"
+                "model: its forward pass writes to a variable outside of it, which could carry "
+                "information from one example to another; must keep its state in attributes"
             )
         return Path(f"each example by itself: {reason}", separately=True)
 
     def _find_wrong_rule(self, inputs: Any, targets: Any) -> str | None:
-        """Compare with ordinary autograd on synthetic examples: which parameter differs, if any.
+        """Compare with ordinary autograd on synthetic examples; names a parameter that differs.
 
-        It finds what no rule foresees: a layer that draws its own random numbers, a first dimension
-        that only happened to have the size of the batch.
+        This catches what no rule covers: a layer that draws its own random numbers, or a first
+        dimension that merely happened to have the size of the batch.
         """
         try:
             uses, outputs = self._forward(inputs)
@@ -432,7 +434,7 @@ class ClippedGradient:
 def _split(
     inputs: Any, targets: Any, numbers: Tensor | None, size: int, step: int
 ) -> Iterator[tuple[slice, tuple[Any, Any, Tensor | None, int]]]:
-    """The examples (or units) in parts of a public size: their place, and what to compute."""
+    """Split the examples (or units) into parts of public size: their range, and what to compute."""
     for start in range(0, size, step):
         place = slice(start, min(start + step, size))
         if step >= size:
@@ -449,14 +451,14 @@ def _split(
 def _join(
     contributions: dict[str, Contribution], size: int, parameters: Mapping[str, Tensor]
 ) -> Gradients:
-    """The gradients over all parameters together. Contributions are let go as they are summed."""
+    """The gradients over all parameters together. Contributions are freed as they are summed."""
     if not contributions:
         return Gradients(torch.zeros(size), None, lambda weights: {})
     squares = {name: use.squared_norms() for name, use in contributions.items()}
     rounding = {name: use.squared_rounding() for name, use in contributions.items()}
     total: Tensor | None = None
     if any(value is not None for value in rounding.values()):
-        # Gradients that are added up as they are: as many terms as a block has examples.
+        # Materialised gradients are summed with as many terms as a block has examples.
         plain = min(size, BLOCK) ** 2
         parts = [
             plain * squares[name] if value is None else value for name, value in rounding.items()
@@ -488,20 +490,20 @@ def refuse_reduced_precision() -> None:
         if backend.fp32_precision not in ("none", "ieee"):
             raise InputError(
                 f"{name} = {backend.fp32_precision}: must be ieee; the bound on rounding errors "
-                "holds for full single precision alone"
+                "holds only for full single precision"
             )
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
         raise InputError(
-            "torch.autocast: must be off; the bound on rounding errors holds for full single "
-            "precision alone"
+            "torch.autocast: must be off; the bound on rounding errors holds only for full "
+            "single precision"
         )
 
 
 def refuse_mixing(module: nn.Module, inputs: Any) -> None:
-    """Refuse a model whose output for an example is another one when the example is alone.
+    """Refuse a model whose output for an example differs when the example is alone.
 
-    For the user's sake: such a model would train on something else than was meant. The guarantee
-    does not depend on it, since models that reach this test run on each example by itself.
+    This protects the user: such a model would train on something other than what was meant. The
+    guarantee does not depend on it, since models that reach this test run on each example alone.
     """
     arguments = inputs if isinstance(inputs, tuple) else (inputs,)
     with torch.no_grad():
@@ -525,11 +527,11 @@ def refuse_mixing(module: nn.Module, inputs: Any) -> None:
 
 
 def synthetic_examples(module: nn.Module, inputs: Any, targets: Any) -> tuple[Any, Any]:
-    """Made-up examples of the shapes and types of those given, from torch's random state."""
+    """Synthetic examples with the shapes and types of those given, from torch's random state."""
     tokens = [m.num_embeddings for m in module.modules() if isinstance(m, nn.Embedding)]
     parts = [*(inputs if isinstance(inputs, tuple) else (inputs,))]
     parts += targets if isinstance(targets, tuple) else (targets,)
-    # A number of examples that no other dimension has.
+    # A batch size that differs from every other dimension.
     taken = {size for part in parts for size in part.shape[1:]}
     size = next(number for number in range(5, 6 + len(taken)) if number not in taken)
 
@@ -545,12 +547,12 @@ def synthetic_examples(module: nn.Module, inputs: Any, targets: Any) -> tuple[An
             return tuple(make(value, categories, normal) for value in values)
         return make(values, categories, normal)
 
-    # Targets may be classes, probabilities or numbers: 0 and 1, or between them, suits all.
+    # Targets may be classes, probabilities or numbers: values from 0 to 1 suit all of them.
     return make_each(inputs, min(tokens, default=2), True), make_each(targets, 2, False)
 
 
 def copy_apart(module: nn.Module) -> nn.Module:
-    """A copy that shares nothing with the module but parameters.
+    """A copy that shares only its parameters with the module.
 
     What a forward pass writes into buffers and attributes of a copy reaches no other example.
     """
@@ -558,13 +560,13 @@ def copy_apart(module: nn.Module) -> nn.Module:
     for layer in module.modules():
         for value in (*layer._buffers.values(), *vars(layer).values()):
             if isinstance(value, Tensor) and id(value) not in memo:
-                # Tensors that depend on parameters cannot be copied otherwise.
+                # deepcopy refuses tensors that are not leaves of the autograd graph.
                 memo[id(value)] = value.detach().clone()
     return copy.deepcopy(module, memo)
 
 
 def _signature(values: Any) -> Any:
-    """What a path is chosen by: types and shapes, but not the number of examples."""
+    """What the choice of a path depends on: types and shapes, without the number of examples."""
     if isinstance(values, tuple):
         return tuple(map(_signature, values))
     return values.shape[1:], values.dtype, values.device
@@ -600,7 +602,7 @@ def _unchanged(parts: Parts) -> bool:
 
 
 def _fits(chain: Chain, inputs: Any) -> bool:
-    """Whether the chain can take these inputs as they are; a slower way takes all others."""
+    """Whether the chain can take these inputs as they are; other inputs take a slower path."""
     return (
         isinstance(inputs, Tensor) and inputs.dtype == torch.float32 and chain.fits(inputs.ndim - 1)
     )

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from pacdp.errors import InputError
 
-# Of this number exp is 2e-35, nothing beside the 1 of the largest output.
+# exp of this is 2e-35, negligible next to the 1 of the largest output.
 SMALLEST_EXPONENT = -80.0
 # From a model's output and the targets, one loss for each example.
 Loss = Callable[[Any, Any], Tensor]
@@ -39,8 +39,8 @@ class CrossEntropy:
 
     def gradient(self, outputs: Tensor, targets: Tensor) -> Tensor:
         _require(targets.shape == outputs.shape[:-1], self, outputs, targets, "one class each")
-        # torch's own softmax is slow for few classes. Without the limit, results near the end of
-        # single precision would take many times longer, and time would tell.
+        # torch's own softmax is slow for few classes. Without the limit, results near the
+        # underflow threshold would take many times longer and could be recognised by that.
         made = (outputs - outputs.amax(-1, keepdim=True)).clamp_(min=SMALLEST_EXPONENT).exp_()
         made /= made.sum(-1, keepdim=True)
         return made.scatter_(-1, targets.unsqueeze(-1), -1.0, reduce="add")
@@ -106,10 +106,10 @@ def loss_gradients(loss: Loss, outputs: Tensor, targets: Tensor, *, lead: int = 
 
 
 def vmap_or_loop(function: Callable[..., Any], examples: tuple[Any, ...]) -> Any:
-    """The function of each example by itself: all at once if torch.func can, else one by one.
+    """Apply the function to each example by itself: vectorised if torch.func can, else in a loop.
 
-    Which of the two it is depends on the function, not on the values of the examples: torch.func
-    refuses control flow that looks at them.
+    Which of the two happens depends on the function, not on the values of the examples: torch.func
+    refuses control flow that depends on them.
     """
     try:
         return vmap(function, randomness="different")(*examples)

@@ -1,9 +1,9 @@
 """Where noise comes from: a seed in simulation, the operating system in a federation.
 
 Noise is drawn in whole steps of the public grid on which values are released: round(s·Z) for a
-standard normal Z and a scale s = σ/g. The system's source draws from exactly this distribution
-(:mod:`pacdp.clipping.rounded_gaussian`). The simulated source rounds the numbers of a fast
-generator, which is good enough where nothing leaves the machine.
+standard normal Z and a scale s = σ/g. The system source draws from exactly this distribution
+(:mod:`pacdp.clipping.rounded_gaussian`). The simulated source rounds numbers from a
+fast generator, which is good enough when nothing leaves the machine.
 """
 
 import struct
@@ -19,7 +19,7 @@ from pacdp.clipping.coins import sample_coins
 from pacdp.clipping.rounded_gaussian import sample_rounded_gaussian
 from pacdp.errors import InputError
 
-# Fewer numbers take no less time.
+# Drawing fewer numbers takes as long.
 SMALLEST_DRAW = 512
 
 
@@ -36,9 +36,8 @@ class NoiseSource(Protocol):
 class SimulatedNoise:
     """Reproducible noise of one participation: the same for the same (seed, client, round).
 
-    One stream: what is drawn next does not depend on how many numbers were asked for at a time. For
-    simulation only. Whoever knows the seed can take the noise off again, so a durable ledger
-    refuses it.
+    One stream: the numbers do not depend on how many are drawn at a time. For simulation only.
+    Whoever knows the seed can subtract the noise again, so a durable ledger refuses it.
 
     >>> first = SimulatedNoise(seed=7, client=0, round=3)
     >>> same = SimulatedNoise(seed=7, client=0, round=3)
@@ -71,7 +70,7 @@ class SimulatedNoise:
             self._generator = _make_generator(self._key)
         missing = count - self._left.shape[0]
         if missing > 0:
-            # torch draws sixteen at a time; whole sixteens are the same however they are grouped.
+            # torch draws in blocks of sixteen; whole blocks do not depend on how draws are grouped.
             size = -(-max(missing, SMALLEST_DRAW) // 16) * 16
             fresh = torch.empty(size).normal_(generator=self._generator)
             self._left = torch.cat([self._left, fresh])
@@ -92,7 +91,7 @@ _SEEDED = torch.Generator().manual_seed(0).get_state().numpy()
 
 
 class _State(threading.local):
-    """A state to be filled in and copied, for each thread."""
+    """A state to be filled in and copied, one for each thread."""
 
     def __init__(self) -> None:
         state = _SEEDED.copy()
@@ -106,8 +105,8 @@ _state = _State()
 def _make_generator(key: bytes) -> torch.Generator:
     """A generator whose whole state is a hash of the key.
 
-    torch seeds its generator on the processor with 32 bits, of which a simulation of a few hundred
-    thousand participations would use some twice.
+    torch seeds its CPU generator with 32 bits, so in a simulation of a few hundred thousand
+    participations some seeds would collide.
     """
     _state.words[:] = np.frombuffer(shake_128(key).digest(4 * _WORDS), dtype=np.uint32)
     generator = torch.Generator()

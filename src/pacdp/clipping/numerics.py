@@ -1,6 +1,6 @@
 """Rounding-error bounds for clipped sums, and the public grid on which they are released.
 
-The guarantee is about the numbers that a machine computes, not about real numbers. Every bound
+The guarantee covers the numbers that a machine computes, not real numbers. Every bound
 below holds for any order of summation, with or without fused multiply-add and on any instruction
 set: a sum of k products in single precision is off by at most about k·u times the sum of their
 absolute values, where u = 2⁻²⁴. ``docs/numerics.md`` states the theorem and proves it; constants
@@ -21,21 +21,21 @@ from pacdp.errors import InputError
 UNIT_SINGLE, UNIT_DOUBLE = 2.0**-24, 2.0**-53
 # Examples that are summed in single precision. Block sums are added up in double precision.
 BLOCK = 128
-# Numbers whose norm is taken at once. Longer vectors are norms of norms, so that no error grows.
+# Numbers in one norm. Longer vectors take norms of norms, so that the error hardly grows.
 CHUNK = 1024
 # Relative error of a clipped gradient's norm: products of two norms of norms, and the clip factor.
 NORM_ERROR = 2.0**-12
-# What is lost of a norm where squares underflow, for one number, and of a square.
+# What one number can lose of a norm, and of a square, where its square underflows.
 LOST_NORM, LOST_SQUARE = 2.0**-62, 2.0**-124
 # How far rounding to the grid can move a sum, relative to its sensitivity.
 GRID_ERROR = 2.0**-10
-# How much further than C one example can move a sum because the sum is rounded, relative to C.
+# How much further one example can move a sum because the sum is rounded, relative to C.
 SUM_ERROR = 2.0**-8
 # Clipping bounds for which underflow is covered by the bounds above.
 SMALLEST_BOUND, LARGEST_BOUND = 1e-12, 1e12
-# Whole numbers up to twice this size, in double precision, are added exactly.
+# In double precision, whole numbers of at most this size are added exactly.
 LARGEST_MULTIPLE = 2.0**51
-# Gaussian noise exceeds so many standard deviations with a probability below 1e-890.
+# Gaussian noise exceeds this many standard deviations with a probability below 1e-890.
 TAIL = 64.0
 
 
@@ -54,7 +54,7 @@ def check_clipping_bound(name: str, value: float) -> float:
 
 
 def sum_error(terms: float) -> float:
-    """Relative error γ of a single-precision sum of so many products, in any order.
+    """Relative error γ of a single-precision sum of this many products, in any order.
 
     >>> sum_error(128) < 128.01 * UNIT_SINGLE
     True
@@ -63,10 +63,10 @@ def sum_error(terms: float) -> float:
 
 
 def examples_per_sum(examples: int, positions: int) -> int:
-    """How many examples are summed at once where each is a sum over positions; 0 if not even one.
+    """How many examples to sum at once if each is a sum over positions; 0 if not even one fits.
 
     A power of two, so that these groups are nested in blocks. Chosen such that gradients whose
-    positions are orthogonal to each other stay within :data:`SUM_ERROR`.
+    positions are mutually orthogonal stay within :data:`SUM_ERROR`.
 
     >>> examples_per_sum(128, 20), examples_per_sum(16, 16), examples_per_sum(128, 10_000)
     (2, 16, 0)
@@ -86,10 +86,10 @@ def shrink_bound(bound: Tensor, examples: int, *, sums: int | None = None) -> Te
 def shrink_bound(
     bound: float | Tensor, examples: int, *, sums: int | None = None
 ) -> float | Tensor:
-    """The length to which gradients are clipped so that rounding cannot carry the sum beyond C.
+    """The length to clip gradients to, so that none moves the sum, as rounded, by more than C.
 
-    The same for every engine. ``sums`` partial sums, by default one for each block, are added up in
-    double precision, and the total is rounded to the grid.
+    The same for every engine. ``sums`` is the number of partial sums that are added in double
+    precision, by default one for each block; the total is then rounded to the grid.
 
     >>> shrink_bound(1.0, 128)
     0.9948...
@@ -101,7 +101,7 @@ def shrink_bound(
 def norms(values: Tensor) -> Tensor:
     """Length over the last dimension in single precision, at most 2⁻¹³ below the truth.
 
-    Infinite or NaN where a number is, or where its square overflows.
+    Infinite or NaN if one of the numbers is, or if a square overflows.
 
     >>> norms(torch.full((1, 3000), 2.0)).item()
     109.544...
@@ -111,7 +111,7 @@ def norms(values: Tensor) -> Tensor:
 
 
 def raw_norms(values: Tensor) -> Tensor:
-    """As :func:`norms`, but for what may have underflowed."""
+    """As :func:`norms`, but without the correction for underflow."""
     length = values.shape[-1]
     if length <= CHUNK:
         return torch.linalg.vector_norm(values, dim=-1)
@@ -143,9 +143,9 @@ def clip_factors(lengths: Tensor, bound: float | Tensor) -> Tensor:
 
 
 def zero_nonfinite(values: Tensor) -> Tensor:
-    """A copy with zeros in the place of NaN and infinities, whose product with 0 is not 0.
+    """A copy with NaN and infinities, whose product with 0 is not 0, replaced by zeros.
 
-    Always a full pass: whether there are any must not show in the time taken.
+    Always a full pass, so that the time taken does not reveal whether there were any.
     """
     return values.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
 
@@ -210,7 +210,7 @@ def grid_step(sensitivity: float | FloatArray, coordinates: int) -> float | Floa
 def add_on_grid(
     clean: Tensor, noise: Tensor, *, step: float | Tensor, divisor: float | Tensor
 ) -> Tensor:
-    """(round(clean / g) + noise)·g / divisor, in single precision. Both tensors are used up.
+    """(round(clean / g) + noise)·g / divisor, in single precision. Both tensors are overwritten.
 
     The only place where noise is added. ``noise`` holds whole numbers: Gaussian noise in grid
     steps, rounded. An addition in floating point gives the exact sum, correctly rounded, so all
@@ -227,10 +227,10 @@ def add_on_grid(
 
 
 def quantize_(clean: Tensor, step: float | Tensor) -> Tensor:
-    """The value in whole grid steps, in place: exactly, and of limited size.
+    """The value in whole grid steps, clamped, in place.
 
-    A power of two times a number in floating point is exact, and so is rounding it. Limiting the
-    size moves two values no further apart, so it costs no sensitivity.
+    Multiplying a floating-point number by a power of two is exact, and so is rounding the result.
+    Clamping moves no two values further apart, so the sensitivity does not grow.
 
     >>> quantize_(torch.tensor([0.3, -0.4, 1e30]), 0.25).tolist()
     [1.0, -2.0, 2251799813685248.0]
@@ -240,7 +240,7 @@ def quantize_(clean: Tensor, step: float | Tensor) -> Tensor:
 
 
 def check_noise(z: float, coordinates: int) -> float:
-    """The noise over sensitivity z, if such noise can be added exactly to so many coordinates.
+    """z, noise over sensitivity, if such noise can be added exactly to this many coordinates.
 
     >>> check_noise(100.0, 11_000_000)
     100.0

@@ -1,22 +1,22 @@
 """Exact draws of a Gaussian rounded to whole numbers, the noise on a public grid.
 
 A value on a grid plus noise rounded to that grid is the rounding of the value plus real Gaussian
-noise. What is released is therefore a function of the release of the real Gaussian mechanism, and
-has its guarantee, if the rounded noise has exactly the distribution of a rounded real Gaussian.
+noise. If the rounded noise has exactly the distribution of a rounded real Gaussian, a release is
+post-processing of the real Gaussian mechanism and has its guarantee.
 
-:func:`sample_rounded_gaussian` has that distribution, given uniform random bits: its distance in
-total variation is zero. Each magnitude is −Φ⁻¹(p) for a uniform tail probability p in (0, ½), of
+:func:`sample_rounded_gaussian` has that distribution, given uniform random bits: the total
+variation distance is zero. Each magnitude is −Φ⁻¹(p) for a uniform tail probability p in (0, ½), of
 which as many binary digits are drawn as the rounding needs. 63 digits confine p to an interval.
-Three decisions, each slower and sharper than the one before, look whether the whole interval rounds
-to the same number; where the third cannot tell, 64 more digits are drawn and it looks again.
+Three stages, each slower and sharper than the one before, check whether the whole interval rounds
+to the same number; if the third cannot tell, it draws 64 more digits and tries again.
 
 1. SciPy's Φ⁻¹ in float64 is within ``GUARD`` of every value of the interval.
-   ``tests/clipping/prove_ndtri.py`` proves it, with a factor of four to spare.
-2. One Newton step with Φ in double-double arithmetic corrects the first. It takes nothing from the
-   first but a starting point, and checks that the step is small.
+   ``tests/clipping/prove_ndtri.py`` proves this, with a factor of four to spare.
+2. One Newton step with Φ in double-double arithmetic corrects the first. It uses the first
+   only as a starting point, and checks that the step is small.
 3. mpmath compares the interval with Φ at the borders of the cell, with 64 guard bits.
 
-How long a draw takes depends, a little, on its value: who can time single draws learns something.
+How long a draw takes depends slightly on its value, so timing single draws reveals something.
 """
 
 import os
@@ -67,7 +67,7 @@ def sample_rounded_gaussian(
 
 
 def _fill(out: FloatArray, scale: float, entropy: Entropy) -> None:
-    """Draw one chunk: the first decision for all, the others where it leaves doubt."""
+    """Draw one chunk: the first stage for all, the others where it is undecided."""
     words = np.frombuffer(entropy(8 * out.size), dtype="<u8", count=out.size)
     words = words.astype(np.uint64, copy=False)
     tails = words & _MAGNITUDE
@@ -96,7 +96,7 @@ def _middles(tails: WordArray) -> FloatArray:
     return middles
 
 
-# The second decision.
+# The second stage.
 
 # Q(x) = Φ(-x) is expanded at the multiples of 1/32, up to the tail probability 2^-65.
 _STEPS, _ROWS = 32, 32 * 10
@@ -107,7 +107,7 @@ _LARGEST_STEP, _NARROW = 2.0**-45, 2**10
 
 
 def _decide(tails: WordArray, scale: float, entropy: Entropy) -> FloatArray:
-    """Round scale·(-Φ⁻¹) of the intervals (tails, tails + 1)·2^-64 by the second and third way."""
+    """Round scale·(-Φ⁻¹) of the intervals (tails, tails + 1)·2^-64 by stages two and three."""
     starts = -ndtri(_middles(tails))
     steps, densities = _newton(tails, starts)
     high, low = _multiply(starts, *_split(starts), np.full_like(starts, scale))
@@ -126,7 +126,7 @@ def _decide(tails: WordArray, scale: float, entropy: Entropy) -> FloatArray:
 
 
 def _newton(tails: WordArray, starts: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """What leads from the starts to Φ⁻¹ of the middles, and the normal density at the starts."""
+    """The step from the starts to -Φ⁻¹ of the middles, and the normal density at the starts."""
     table = _expansions()
     rows = np.rint(starts * _STEPS).astype(np.intp)
     offsets = starts - rows / _STEPS
@@ -161,7 +161,7 @@ def _split(value: FloatArray) -> tuple[FloatArray, FloatArray]:
 def _multiply(
     one: FloatArray, high: FloatArray, low: FloatArray, other: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """The product, and what its rounding took away; ``high`` and ``low`` split ``one`` (Dekker)."""
+    """The product and its rounding error; ``high`` and ``low`` split ``one`` (Dekker)."""
     product = one * other
     other_high, other_low = _split(other)
     error = high * other_high
@@ -220,7 +220,7 @@ def _check_ndtri() -> None:
         )
 
 
-# The third decision.
+# The third stage.
 
 
 def _decide_exactly(tail: int, scale: float, entropy: Entropy) -> int:
@@ -247,7 +247,7 @@ def _tail(context: mpmath.MPContext, x: mpmath.mpf) -> mpmath.mpf:
 
 
 def _guess(context: mpmath.MPContext, tail: int, bits: int, scale: float) -> int:
-    """The cell of the middle of the interval; who uses it checks it."""
+    """The cell of the middle of the interval; the caller must check it."""
     middle = context.ldexp(2 * tail + 1, -bits - 1)
     # Right of the solution, and log Q is concave: Newton's method comes down to it.
     x = context.sqrt(-2 * context.log(middle))

@@ -2,10 +2,10 @@
 
 Book-keeping runs a whole batch through the model at once, which is private only if no example
 influences another's outputs. A numerical test could miss that, so it is proved instead: a copy of
-the model runs on tensors that have shapes and no values (torch's meta device), and every function
-and layer of torch that it calls is looked up in a table of those known to treat examples
-separately (``separation_functions``, ``separation_layers``). Anything that is not in the tables is
-a reason to compute gradients one example at a time.
+the model runs on tensors that have shapes but no values (torch's meta device), and every torch
+function and layer that it calls is looked up in tables of those known to treat examples separately
+(``separation_functions``, ``separation_layers``). If anything is not in the tables, gradients are
+computed one example at a time.
 
 The copy takes the same path as the model will: there are no values to branch on, any use of the
 number of examples other than as a size is refused, and so are random numbers drawn outside of
@@ -53,14 +53,14 @@ _SIZES = (1009, 1013, 1019, 1021, 1031, 1033, 1039, 1049, 1051, 1061, 1063, 1069
 
 
 def find_mixing(module: nn.Module, inputs: tuple[Tensor, ...]) -> str | None:
-    """Why examples of a batch might influence each other; None if it is shown that they cannot.
+    """Why examples of a batch might influence each other; None if they provably cannot.
 
     ``inputs`` are examples of which only shapes and dtypes matter; the first dimension of each is
-    the examples. The answer is for the mode that the module is in, training or evaluation, and for
-    its layers and hooks as they are. The module is not changed and not run; a copy of it is.
+    the batch. The answer holds for the module's current mode, training or evaluation, and its
+    current layers and hooks. The module is not changed and not run; a copy of it is.
 
-    It is also a reason if book-keeping could not follow what a trained parameter does: outside of
-    its own layer, or in a layer that does not see the examples first.
+    Another reason is a trained parameter that book-keeping could not follow: one used outside of
+    its own layer, or in a layer whose input does not have the examples first.
 
     >>> find_mixing(nn.Sequential(nn.Linear(4, 8), nn.ReLU()), (torch.zeros(2, 4),)) is None
     True
@@ -93,7 +93,7 @@ def find_mixing(module: nn.Module, inputs: tuple[Tensor, ...]) -> str | None:
 
 
 def _refuse_strange(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-    """Refuse whatever would do something else, or in another way, than calling forward."""
+    """Refuse anything that makes calling the model differ from calling its forward."""
     for tensor in inputs:
         if type(tensor) is not Tensor or not tensor.ndim:
             raise SeparationError(
@@ -153,7 +153,7 @@ def _sequence(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _added_dimensions(layer: nn.Module) -> Callable[[int], int] | int | None:
-    """How many dimensions the result has more than the input; None if that is not known."""
+    """How many more dimensions the result has than the input; None if that is not known."""
     if isinstance(layer, nn.Flatten):
         start, end = layer.start_dim, layer.end_dim
         return lambda dimensions: start % dimensions - end % dimensions
@@ -167,7 +167,7 @@ def _added_dimensions(layer: nn.Module) -> Callable[[int], int] | int | None:
 
 
 def _trace(module: nn.Module, inputs: tuple[Tensor, ...], size: int) -> list[Any]:
-    """Run a copy of the module on ``size`` examples without values; what it did."""
+    """Run a copy of the module on ``size`` examples without values; returns what it did."""
     model = _copy(module)
     watch = _Watch(model, inputs[0].device if inputs else torch.device("cpu"), size)
     state = State(model)
@@ -227,7 +227,7 @@ def _equal_states(one: Any, other: Any) -> bool:
 
 
 def _copy(module: nn.Module) -> nn.Module:
-    """A copy whose tensors have shapes and no values."""
+    """A copy whose tensors have shapes but no values."""
     memo: dict[int, Any] = {}
     for tensor in _tensors(module):
         empty = torch.empty_like(tensor.detach(), device="meta")
@@ -259,7 +259,7 @@ def _tensors(module: nn.Module) -> Iterator[Tensor]:
 
 
 class _Guard(TorchDispatchMode):
-    """Refuses operations that reach torch past the functions that are looked at."""
+    """Refuses operations that bypass the functions that are inspected."""
 
     def __init__(self, watch: "_Watch") -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -274,14 +274,12 @@ class _Guard(TorchDispatchMode):
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if not self.watch.inside:
-            self.watch.refuse(
-                SeparationError(f"operation {func} is run past torch's own functions")
-            )
+            self.watch.refuse(SeparationError(f"operation {func} bypasses torch's own functions"))
         return func(*args, **(kwargs or {}))
 
 
 class _Watch(TorchFunctionMode):
-    """Looks at every function of torch that a model calls, and follows the examples through it."""
+    """Inspects every torch function that a model calls, and follows the examples through it."""
 
     def __init__(self, model: nn.Module, device: torch.device, size: int) -> None:
         super().__init__()
@@ -292,7 +290,7 @@ class _Watch(TorchFunctionMode):
         self.inside = False
         self.reason: str | None = None
         self.log: list[Any] = []
-        # Tensors by identity, held so that no other tensor can take their place in memory.
+        # Tensors by id, kept alive so that no other tensor can get the same id.
         self.examples: dict[int, tuple[Tensor, int]] = {}
         self.constants: dict[int, Tensor] = {}
         self.numbers: dict[int, int] = {}
@@ -354,7 +352,7 @@ class _Watch(TorchFunctionMode):
         return self._result(call.name, [args, kwargs], result, batches, None)
 
     def refuse(self, reason: SeparationError) -> Any:
-        """Keep the first reason, whatever the model makes of the exception."""
+        """Keep the first reason, even if the model catches the exception."""
         if self.reason is None:
             self.reason = f"{reason}{_place()}"
         raise reason
@@ -550,7 +548,7 @@ class _Watch(TorchFunctionMode):
         return result
 
     def _described(self, value: Any) -> Any:
-        """A value such that it compares equal for another number of examples."""
+        """A description of a value that is the same for any number of examples."""
         if type(value) is BatchSize:
             return "the number of examples"
         if isinstance(value, Tensor):
@@ -594,7 +592,7 @@ def _forward(call: LayerCall, forward: Callable[..., Any], args: Any, kwargs: An
     steps = call.given.get("input")
     if type(call.layer) not in RECURRENT or not isinstance(steps, Tensor) or steps.ndim != 3:
         return forward(*args, **kwargs)
-    # One time step does, since all look alike.
+    # One time step is enough, since all have the same shape.
     kwargs = {**dict(zip(_argument_names(type(call.layer)), args, strict=False)), **kwargs}
     outputs, states = forward(**{**kwargs, "input": kwargs["input"][:, :1]})
     return outputs.expand(-1, steps.shape[1], -1), states
@@ -639,7 +637,7 @@ _TORCH = str(Path(torch.__file__).parent)
 class State:
     """What a model holds, to see whether its forward pass changes it.
 
-    Next to its attributes these are the variables that its methods use from outside.
+    Besides its attributes, this includes the outside variables that its methods use.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -668,7 +666,7 @@ class State:
             for function in vars(kind).values():
                 if isinstance(function, FunctionType):
                     stack.append(function)
-        # Held until the end: the place of a value in memory says whether it was seen.
+        # Kept alive until the end, since values already seen are recognised by their id.
         self.outside: list[Any] = list(stack)
         while stack:
             yield from self._part(stack.pop(), seen, stack)
@@ -706,7 +704,7 @@ class State:
 
 
 class _Outside(dict[str, Any]):
-    """Variables of a function from outside of it."""
+    """The globals and closure variables that a function uses."""
 
 
 def _outside(function: FunctionType) -> _Outside:

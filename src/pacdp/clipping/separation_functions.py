@@ -1,9 +1,9 @@
 """Which functions of torch treat the examples of a batch separately, and under which conditions.
 
 Each rule looks at one call. It raises ``SeparationError`` unless no example can influence another
-through it. Results are not described here: the caller finds the examples in the result by their
-number, which no other dimension has. A rule whose precondition is not enough returns a check of
-where they were found.
+through it. Results are not described here: the caller finds the batch dimension of the result by
+its size, which no other dimension has. A rule whose precondition is not sufficient returns a check
+on where that dimension was found.
 """
 
 import math
@@ -23,15 +23,15 @@ class SeparationError(Exception):
 class BatchSize(torch.SymInt):
     """The number of examples: may be passed on as a size, and nothing else.
 
-    A program that computes with it or branches on it may do something else for a batch of another
-    size, which a trace at this size would not show. It is no real int, since C code would read the
-    value of one without asking; torch accepts this kind of number wherever it takes a size.
+    A model that computes with it or branches on it may behave differently for another batch size,
+    which a trace at this size would not show. It is not a real int, since C code would read an
+    int's value directly; torch accepts this kind of number wherever it takes a size.
     """
 
     def __init__(self, refuse: Callable[[SeparationError], Any]) -> None:
         self._refusal = refuse
 
-    # What a model asks for with isinstance.
+    # What isinstance in a model sees.
     __class__ = property(lambda self: int)
 
     def __eq__(self, other: object) -> bool:
@@ -88,7 +88,7 @@ class Call:
         return self.examples[0]
 
     def allow(self, *names: str) -> None:
-        """Refuse keywords that could say something which the rule does not read."""
+        """Refuse keywords that the rule does not take into account."""
         for name in self.keywords:
             if name not in names:
                 raise SeparationError(
@@ -123,7 +123,7 @@ def resolve(call_name: str, dimension: Any, dimensions: int) -> int:
 
 
 def refuse_dimension(call_name: str, chosen: Any, tensor: Tensor, batch: int) -> None:
-    """Refuse ``chosen``, a dimension or several, if it is the examples' or stands for all."""
+    """Refuse ``chosen``, one or more dimensions, if it includes the examples' or means all."""
     several = list(chosen) if isinstance(chosen, (tuple, list)) else [chosen]
     if chosen is None or not several:
         raise SeparationError(
@@ -156,7 +156,7 @@ def elementwise(call: Call) -> Check:
 
 
 def in_place(call: Call) -> Check:
-    """Element-wise, and written into a batch: a constant must not take up what examples hold."""
+    """Element-wise, and written into a batch: what examples hold must not end up in a constant."""
     if not call.args or not any(call.args[0] is tensor for tensor, _ in call.examples):
         raise SeparationError(
             f"function {call.name}: writes what depends on the examples into a constant"
@@ -172,7 +172,7 @@ def where(call: Call) -> Check:
 
 
 def conversion(call: Call) -> None:
-    """Another argument is only asked for its dtype and device."""
+    """Any other argument is only used for its dtype and device."""
     if not call.args or not any(call.args[0] is tensor for tensor, _ in call.examples):
         raise SeparationError(f"function {call.name}: takes its dtype from a batch")
 
@@ -181,11 +181,10 @@ _DIMENSION_KEYWORDS = (
     *("dim", "keepdim", "dtype", "p", "ord", "k", "eps", "descending", "stable"),
     *("largest", "sorted", "correction", "unbiased", "_stacklevel"),
 )
-_MISSING = None
 
 
-def along(position: int, default: int | None = _MISSING, name: str = "dim") -> Rule:
-    """For functions along dimensions that the call names; without a default, all is meant."""
+def along(position: int, default: int | None = None, name: str = "dim") -> Rule:
+    """For functions along dimensions that the call names; no default means all dimensions."""
 
     def rule(call: Call) -> None:
         tensor, batch = call.only()
@@ -245,7 +244,7 @@ def rows_in_order(call: Call) -> Check:
 
 
 def squeeze(call: Call) -> Check:
-    """Without a dimension it would drop the examples of a batch of one."""
+    """Without a dimension it would drop the batch dimension of a batch of one."""
     tensor, batch = call.only()
     call.allow("dim")
     refuse_dimension(call.name, call.value(1, "dim"), tensor, batch)
@@ -253,7 +252,7 @@ def squeeze(call: Call) -> Check:
 
 
 def enlarged(call: Call) -> Check:
-    """Expand and repeat add dimensions in front; the examples stay as far from the back."""
+    """Expand and repeat add dimensions in front; the examples' keeps its place from the back."""
     if not call.examples:
         raise SeparationError(f"function {call.name}: makes a batch out of a constant")
     tensor, batch = call.only()
@@ -393,7 +392,7 @@ def matmul(call: Call) -> Check:
 
 
 def einsum(call: Call) -> None:
-    """One letter is the examples': in the result, and in no constant."""
+    """One letter stands for the examples: it is in the result, and in no constant."""
     equation, *operands = call.args
     if len(operands) == 1 and isinstance(operands[0], (tuple, list)):
         operands = list(operands[0])
@@ -529,7 +528,7 @@ _IN_PLACE_OPERATORS = (
     "__ior__ __ixor__"
 )
 
-# By the function itself, as torch reports it, so that nobody else's of the same name is meant.
+# Keyed by the function object that torch reports, so that no other function of that name matches.
 FUNCTIONS: dict[Any, tuple[str, Rule]] = {}
 # Those whose result may be a constant, although an argument is a batch.
 FILLED = frozenset({"zeros", "ones", "full", "new_zeros", "new_ones", "new_full"})

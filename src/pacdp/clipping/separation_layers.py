@@ -1,7 +1,7 @@
 """Which layers of torch treat the examples of a batch separately, and under which conditions.
 
-Layers are known by their exact type: a subclass may do anything in its forward pass, so what it
-does is looked at instead. Each rule raises ``SeparationError`` unless no example can influence
+Layers are known by their exact type: a subclass may do anything in its forward pass, so its forward
+pass is traced instead. Each rule raises ``SeparationError`` unless no example can influence
 another through the layer as it is set up and called.
 """
 
@@ -65,7 +65,7 @@ MANY = 9
 
 
 def along(call: LayerCall) -> None:
-    """Works along one dimension, which the layer names."""
+    """Works along one dimension, given by the layer."""
     tensor, batch = call.only()
     refuse_dimension(type(call.layer).__name__, call.layer.dim, tensor, batch)
 
@@ -150,8 +150,8 @@ _SEQUENCES = ("query", "key", "value", "src", "tgt", "memory")
 def attention(call: LayerCall) -> None:
     """Sequences and padding masks of each example, and nothing but known layers inside.
 
-    A mask for all examples has no dimension for them, and is refused: if it happens to be as long
-    as the batch, nobody can tell the two apart.
+    A mask shared by all examples has no batch dimension and is refused: if its first dimension
+    happens to be as long as the batch, the two cannot be told apart.
     """
     for name, value in call.given.items():
         if isinstance(value, Tensor):
@@ -165,7 +165,7 @@ def attention(call: LayerCall) -> None:
             raise call.refuse(f"is not known with {type(inner).__name__} inside")
         if isinstance(inner, nn.MultiheadAttention) and not inner.batch_first:
             raise call.refuse("is only known with batch_first=True")
-        # A function is an attribute, while a layer is one of the modules looked at above.
+        # A function is an attribute, while a layer is one of the modules checked above.
         activation = vars(inner).get("activation")
         if activation is not None and not any(activation is known for known in _ACTIVATIONS):
             raise call.refuse("has an activation that is not known to treat examples separately")
@@ -225,15 +225,15 @@ for _number in (1, 2, 3):
         )
     }
     LAYERS[getattr(nn, f"InstanceNorm{_number}d")] = instance_norm(_number + 2)
-# To notice one that was replaced for all layers of its type.
+# To notice a forward that was replaced for all layers of a type.
 FORWARDS = {kind: kind.forward for kind in LAYERS}
 
 
 def check_layer(call: LayerCall) -> None:
     """Refuse a call of a known layer if it is not shown to treat examples separately.
 
-    A layer that is trained must see the examples first in every tensor: book-keeping takes its
-    input apart there.
+    A trained layer must have the examples first in every tensor: book-keeping splits its input
+    along that dimension.
     """
     kind = type(call.layer)
     if any(p.requires_grad for p in call.layer.parameters()) and LAYERS[kind] is not recurrent:

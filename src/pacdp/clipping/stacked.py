@@ -42,12 +42,12 @@ class StackedSum:
 
     @property
     def sensitivities(self) -> FloatArray:
-        """How far one record can move each model's sum, as it is rounded to the grid."""
+        """How far one record can move each model's sum, as rounded to the grid."""
         return self.bounds * self.adjacency.sensitivity
 
     @property
     def coordinates(self) -> int:
-        """How many numbers one model's sum has."""
+        """The number of coordinates of one model's sum."""
         return sum(value[0].numel() for value in self.values.values())
 
     def __len__(self) -> int:
@@ -187,7 +187,7 @@ class StackedGrid:
         self.scales = [noise_scale(*row) for row in rows]
 
     def release(self, sums: StackedSum, noise: Tensor, *, divisors: FloatArray) -> Tensors:
-        """The sums of the first models with noise (models, coordinates) in grid steps."""
+        """Release the sums of the first models, with noise (models, coordinates) in grid steps."""
         shapes = {name: value.shape for name, value in sums.values.items()}
         flat = torch.cat([sums.values.pop(name).flatten(1) for name in shapes], 1)
         steps, shares = (

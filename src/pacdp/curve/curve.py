@@ -98,7 +98,7 @@ class Curve(Settings):
         write_whole(path, json.dumps({**content, "sha256": _sum(content)}, indent=2) + "\n")
 
     def _content(self) -> dict[str, Any]:
-        """What a file holds. Only a fit depends on how a release is computed."""
+        """What a file holds. Only a fitted curve depends on how a release is computed."""
         content = self.model_dump(mode="json")
         return stamped(content) if self.evidence else content
 
@@ -108,7 +108,7 @@ class Curve(Settings):
     ) -> "Curve":
         """Read what :meth:`save` wrote; a changed file, or a fit of another version, is refused.
 
-        ``anew`` is what the refusal of another version tells the reader to do.
+        ``anew`` is the advice that is given when a file of another version is refused.
 
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp()) / "curve.json"

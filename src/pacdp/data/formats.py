@@ -1,8 +1,8 @@
 """Published file formats of image sets, read into arrays of bytes and nothing else.
 
 A file that is cut off, has the wrong size or is no such file at all is refused by its name. It may
-be any file of the user's, so no message quotes what is in it. The
-checksums in :mod:`pacdp.data.images` then say whether it is also the right one.
+be any of the user's files, so no message quotes its content. The checksums in
+:mod:`pacdp.data.images` then say whether it is also the right one.
 """
 
 import gzip

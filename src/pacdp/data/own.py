@@ -13,7 +13,7 @@ a number. Columns go by their names, whatever their order. An .npz file has the 
 ``labels`` and, if wanted, ``units``.
 
 The records are private. A message says which file, line and column is wrong and what is allowed;
-it never shows what is in a cell, nor an error of another library that could quote it.
+it never shows the content of a cell, or an error of another library that could quote it.
 """
 
 import csv
@@ -287,7 +287,7 @@ def _table(path: Path) -> tuple[list[str], Rows]:
     if not lines:
         raise DataError(f"{path}: is empty, must have a header and a line for each record")
     header, rows = [name.strip() for name in lines[0][1]], lines[1:]
-    # Without that column the first line may be no header but a record, which is not to be shown.
+    # Without that column the first line may be a record, not a header, and must not be shown.
     if "label" not in header:
         why = "; cells must be separated by commas" if ";" in header[0] else ""
         raise DataError(
@@ -437,7 +437,7 @@ def _people(file: _File) -> Array:
 def _refuse_shared(where: Path, train: Records, test: Records, unit: str) -> None:
     """Refuse test records that are training records, and units in both.
 
-    How many there are and which ones depends on private records, and is not said.
+    The message does not say how many or which ones, since that depends on private records.
     """
     known = {bytes(key) for key in train.identities()}
     if any(bytes(key) in known for key in test.identities()):

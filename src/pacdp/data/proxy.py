@@ -37,7 +37,7 @@ class Proxy:
 def refuse_overlap(proxy: Dataset, private: Dataset | Sequence[Records]) -> None:
     """Refuse a proxy of which any record is also one of the clients' records.
 
-    The refusal says nothing else: how many records are shared, and which, is private.
+    The refusal says no more than that: how many records are shared, and which, is private.
 
     >>> from pacdp.data import load
     >>> refuse_overlap(load("breast-cancer"), load("heart"))
@@ -54,7 +54,7 @@ def refuse_overlap(proxy: Dataset, private: Dataset | Sequence[Records]) -> None
 
 
 def _names(records: Records) -> set[bytes]:
-    """All that the records are known by: where each came from, and what is in it."""
+    """Everything that identifies the records: where each came from, and what is in it."""
     values = records.features
     kinds = [digests(values)]
     if values.dtype.kind == "f":

@@ -120,7 +120,7 @@ class Records:
         return features, labels[:, None] if values else labels
 
     def like(self, device: str = "cpu") -> tuple["Tensor", "Tensor"]:
-        """Tensors of the shapes and types of :meth:`tensors`, of no records.
+        """Tensors with the shapes and types of :meth:`tensors`, but without any records.
 
         >>> pixels = Records(features=np.full((1, 2), 255, np.uint8), labels=np.array([3]))
         >>> [tensor.shape for tensor in pixels.like()]
@@ -275,7 +275,7 @@ def require_labels(
 
 
 def record_place(where: str, record: int, lines: Sequence[int] | None = None) -> str:
-    """Where a record is: in a line of the file where that is known, else by its number.
+    """Where a record is: its line in the file if that is known, else its number.
 
     >>> record_place("a.csv", 1, lines=[2, 5])
     'a.csv, line 5'

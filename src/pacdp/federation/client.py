@@ -35,7 +35,7 @@ class Client:
 
     ``book`` is its ledger; without one it keeps a new book in memory. ``noise`` gives the source of
     a round's noise and hidden coins: by default the operating system's entropy. A simulation passes
-    :func:`simulated_noise`; whoever knows the seed can take that noise off again, so it is refused
+    :func:`simulated_noise`; whoever knows the seed can subtract that noise again, so it is refused
     with a durable ledger.
 
     Formal guarantee: with the system's noise, all answers it ever gives under its book are together
@@ -69,8 +69,8 @@ class Client:
                 f"client {self.task.name}: has {len(records)} records, but is planned with "
                 f"{self.task.records}"
             )
-        # What could break a training later, after it was paid for, is refused now; once for all
-        # clients that are made anew in each round of a simulation.
+        # Refused now, since later it would fail after it was paid for. Checked only once, although
+        # a simulation makes its clients anew in each round.
         if records not in self.workbench.fitting:
             self._check_records()
             self.workbench.fitting.add(records)
@@ -160,13 +160,13 @@ class Client:
         self.workbench.gradient.check(*self.records.like(self.workbench.device))
 
     def noise_source(self, round: int) -> NoiseSource:  # noqa: A002
-        """Where the noise of a round comes from; a durable ledger takes none but the system's."""
+        """Where the noise of a round comes from; a durable ledger accepts only the system's."""
         source = self.noise(round)
         durable = self.book is not None and self.book.durable
         if durable and type(source) is not SystemNoise:
             raise InputError(
                 f"client {self.task.name}: its ledger is durable, so its noise must be "
-                "SystemNoise; whoever knows a seed can take seeded noise off again"
+                "SystemNoise; whoever knows the seed can subtract seeded noise again"
             )
         return source
 

@@ -86,7 +86,7 @@ class Plan(Settings):
     """A whole training before it starts."""
 
     arithmetic: int
-    """How clients will clip, round and draw noise: under another, the run has another name."""
+    """The version of clipping, rounding and noise; another one gives the run another name."""
     data: str
     model: Model
     shape: tuple[int, ...]
@@ -275,7 +275,7 @@ class Plan(Settings):
     ) -> "Plan":
         """Read what :meth:`save` wrote; a plan of another version is refused.
 
-        ``anew`` is what the refusal tells the reader to do.
+        ``anew`` is the advice that is given with a refusal.
         """
         content = _content(path)
         refuse_other_arithmetic(path, content, mark="clients", anew=anew)
@@ -283,7 +283,7 @@ class Plan(Settings):
 
     @classmethod
     def load_finished(cls, path: Path) -> "Plan":
-        """The plan of a finished run, also of an earlier version, as one of this version.
+        """The plan of a finished run of any version, read as one of this version.
 
         A trained model can be used as it is, and training it again would cost budget.
         """

@@ -1,7 +1,7 @@
 """Algorithm 1 from beginning to end, in one process.
 
 Clients are those of a real federation; only the noise is seeded and the books are kept in memory.
-Where durable ledgers are given, what is drawn on them has the operating system's noise.
+Clients with a durable ledger use the operating system's noise instead.
 """
 
 import time

@@ -27,7 +27,7 @@ from pacdp.methods import Method
 
 # So many numbers of records are in one program at most: what a core keeps near.
 LARGEST_STACK = 2**20
-# So many numbers of noise are drawn at once for each client.
+# At most this many numbers of noise are drawn at once for each client.
 LARGEST_DRAW = 2**20
 
 
@@ -168,7 +168,7 @@ class Stack:
 
 
 class _Draws:
-    """A client's noise step by step, of which that of many steps is drawn at once."""
+    """A client's noise, handed out step by step but drawn for many steps at once."""
 
     def __init__(self, source: NoiseSource, scale: float, steps: int, coordinates: int) -> None:
         self._source, self._scale = source, scale

@@ -35,8 +35,8 @@ def client_weights(
     ====================  ===============================================
 
     Methods without noise weigh by size. ``scales`` are those of the noise, where budgets move.
-    ``public`` is what the method keeps on the server, as it was when the clients were asked: where
-    clipping bounds follow it, C_i is the bound that was in use.
+    ``public`` is the method's state on the server at the time the clients were asked: if clipping
+    bounds depend on it, C_i is the bound that was in use.
     """
     tasks = [plan.clients[number] for number in answered]
     sizes = np.array([task.records for task in tasks], float)

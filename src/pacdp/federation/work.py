@@ -127,8 +127,8 @@ class Participation:
         return self._summed(self._checked(batch), bound, rate=1.0, present=None)
 
     def sampled_sum(self, rate: float, bound: float) -> Bounded:
-        # Everybody is computed, and the coins are factors of 0 or 1: neither the time taken nor the
-        # rounding of other records tells who was drawn.
+        # Every record is computed, and the coins are factors of 0 or 1: neither the time taken nor
+        # the rounding of other records reveals which were drawn.
         present = self._noise.coins(self.task.units, rate)
         return self._summed(self._checked(self._everything), bound, rate=rate, present=present)
 

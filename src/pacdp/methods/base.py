@@ -122,7 +122,7 @@ class Work(Protocol):
     def sampled_sum(self, rate: float, bound: float) -> Bounded:
         """The clipped sum over a Poisson sample: each record (or unit) with this probability.
 
-        Nobody outside can tell who was drawn, not even by the time it takes.
+        Nobody outside can tell which were drawn, not even from the time it takes.
         """
 
     def count_within(self, batch: Tensor, bound: float) -> Bounded:
@@ -181,7 +181,7 @@ class Method(Settings):
         raise NotImplementedError
 
     def bound_in_use(self, planned: float, public: Public, client: int) -> float:
-        """The bound at which a client starts to clip in a round; usually as planned."""
+        """The bound that a client uses at the start of a round; usually the planned one."""
         return planned
 
     def followed(self, public: Public) -> float | None:

@@ -90,7 +90,7 @@ class MedianTracker(Quantile):
         _bound(public, "bounds", client)
 
     def bound_in_use(self, planned: float, public: Public, client: int) -> float:
-        """The client's own, which anyone can follow."""
+        """The client's own bound, which is public."""
         return _bound(public, "bounds", client)
 
     def followed(self, public: Public) -> float:

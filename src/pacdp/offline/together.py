@@ -152,7 +152,7 @@ class _Program:
         """The servers' models in the end: (seeds, ...)."""
         some = self._plans[0][0]
         model = self.cells.start(self._first)
-        # A server whose clients all refuse stands still, so each seed has an optimiser of its own.
+        # A server whose clients all refuse takes no step, so each seed needs its own optimiser.
         moves = [
             Stepper.of_server(some.server, {name: value[place] for name, value in model.items()})
             for place in range(len(self._plans))

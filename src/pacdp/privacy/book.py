@@ -30,7 +30,7 @@ class Book(Protocol):
 
     @property
     def durable(self) -> bool:
-        """Whether what is charged outlives the process: then noise must never be seeded."""
+        """Whether charges outlive the process; if so, noise must never be seeded."""
 
     @property
     def filter(self) -> Filter:

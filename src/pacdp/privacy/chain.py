@@ -122,8 +122,8 @@ class Chain:
         """Add what ``decide`` answers to the entries that came after ``last``.
 
         ``last`` is the newest entry that the caller knows. Returns all entries since, the new ones
-        at the end, once they are on the disk. If ``decide`` raises, or if the file does not hold
-        the entries as they were meant, nothing is written.
+        at the end, once they are on the disk. If ``decide`` raises, or if reading the new entries
+        back gives anything else, nothing is written.
         """
         self._check_file()
         with self._connection() as connection:
@@ -169,7 +169,7 @@ class Chain:
             raise LedgerError(f"{self.path}: is damaged: its tables are not those of a ledger")
 
     def _check_written(self, connection: sqlite3.Connection, meant: Sequence[Link]) -> None:
-        """Refuse to commit unless the entries from the first of ``meant`` on are exactly these."""
+        """Refuse to commit unless the entries from the first of ``meant`` on equal ``meant``."""
         if _select(connection, meant[0].sequence) != meant:
             raise LedgerError(
                 f"{self.path}: did not take the new entries as they were written; nothing was added"

@@ -53,7 +53,7 @@ class Filter:
             raise InputError(f"epsilon = {self.budget.epsilon:g}: a budget must be > 0")
         if self.budget.scope is not Scope.TOTAL or self.budget.accountant != "exact":
             raise InputError("budget: must be a total one, measured exactly")
-        # Refuses a budget for which no noise can be computed here, and not at the first release.
+        # Refuses a budget for which no noise can be computed now, and not at the first release.
         _ = self.mu_limit
 
     def spend(self, *releases: Release) -> "Filter":

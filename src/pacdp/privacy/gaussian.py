@@ -34,7 +34,7 @@ LARGEST_MU = 1e100
 GUARD = 1e-12
 # Near δ = 1 it is 1 − δ that counts, and rounding is relative to that.
 _GUARD_NEAR_ONE = 1e-14
-# Beyond this δ that rounding would leave nothing of μ.
+# Beyond this δ, that rounding would swamp μ.
 _LARGEST_DELTA = 1 - 1e-12
 
 _LOG_SQRT_2PI = 0.5 * np.log(2 * np.pi)
@@ -77,7 +77,7 @@ def epsilon_for(mu: ArrayLike, delta: ArrayLike) -> FloatArray:
             some_mu * (some_mu / 2 - ndtri(some_delta)) * (1 + 1e-9), 1e-9 * some_delta
         )
         root = np.zeros_like(some_mu)
-        # Elsewhere δ alone pays to within rounding, and ε is what the guard below adds.
+        # Elsewhere δ alone covers the cost up to rounding, and ε is what the guard below adds.
         inside = _log_delta(lower, some_mu) > np.log(some_delta)
         if np.any(inside):
             root[inside] = _root(
@@ -107,7 +107,7 @@ def mu_for(epsilon: ArrayLike, delta: ArrayLike) -> FloatArray:
     # δ(ε; μ) ≤ Φ(a) gives the lower end. The upper one is the test "reject beyond s" with
     # e^ε·Φ(−s) ≤ (1 − δ)/2, whose power is Φ(μ − s).
     root = np.hypot(tail, np.sqrt(2 * epsilon))
-    # Each form divides by zero or cancels only where the other one is taken.
+    # Each form divides by zero or cancels only where the other one is used.
     with np.errstate(divide="ignore"):
         lower = np.where(tail > 0, 2 * epsilon / (tail + root), root - tail)
     upper = np.sqrt(2 * (epsilon - np.log1p(-delta))) - ndtri_exp(np.log1p(-delta) - np.log(2))

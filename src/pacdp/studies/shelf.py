@@ -137,7 +137,7 @@ class Shelf:
 
 
 def _marked(mark: Path) -> dict[str, Any]:
-    """What a folder says about itself; before 0.2.0 that was the profile's name alone."""
+    """What a folder's mark says; before 0.2.0 it was just the profile's name."""
     text = mark.read_text().strip()
     try:
         content = json.loads(text)
@@ -147,7 +147,7 @@ def _marked(mark: Path) -> dict[str, Any]:
 
 
 def _refuse_other(folder: Path, content: Mapping[str, Any], profile: str) -> None:
-    """Refuse to go on with another size, or with numbers of another version: tables mix them."""
+    """Refuse a folder of another profile or version, since tables would mix their numbers."""
     anew = "pacdp reproduce needs a new --out folder"
     refuse_other_arithmetic(f"--out {folder}", content, mark="profile", anew=anew)
     held = content.get("profile")
