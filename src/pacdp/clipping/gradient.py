@@ -313,7 +313,11 @@ class ClippedGradient:
             own = tuple(t[None] for t in target) if isinstance(target, tuple) else target[None]
             return require_one_per_example(self.loss(outputs, own), 1).sum()
 
-        found = vmap_or_loop(partial(grad(loss_of_one), trained), (inputs, targets))
+        found = vmap_or_loop(
+            partial(grad(loss_of_one), trained),
+            (inputs, targets),
+            lambda: {name: torch.full_like(value, torch.nan) for name, value in trained.items()},
+        )
         return {name: Rows(gradient.float().contiguous()) for name, gradient in found.items()}
 
     def _checked_path(self, inputs: Any, targets: Any) -> Path:

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 from torch.func import grad, vmap
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from pacdp.errors import InputError
@@ -101,24 +102,67 @@ def loss_gradients(loss: Loss, outputs: Tensor, targets: Tensor, *, lead: int = 
         return require_one_per_example(loss(output[None], target[None]), 1).sum()
 
     flat = (outputs.detach().flatten(0, lead - 1), targets.flatten(0, lead - 1))
-    found: Tensor = vmap_or_loop(grad(loss_of_one), flat)
+    found: Tensor = vmap_or_loop(
+        grad(loss_of_one), flat, lambda: torch.full_like(flat[0][0], torch.nan)
+    )
     return found.reshape(outputs.shape)
 
 
-def vmap_or_loop(function: Callable[..., Any], examples: tuple[Any, ...]) -> Any:
+# Functions that fail for some values: on a batch, one example would make them fail for all. They
+# are those of linear algebra but for these, and some with conditions on what they are given.
+_NEVER_FAIL = ("vector_norm", "cross", "vecdot", "diagonal", "matmul", "multi_dot", "vander")
+_MAY_FAIL = frozenset(
+    (
+        *(name for name in dir(torch._C._linalg) if name.startswith("linalg_")),  # type: ignore[attr-defined]
+        *("inverse", "pinverse", "cholesky", "cholesky_inverse", "cholesky_solve", "svd", "lu"),
+        *("qr", "geqrf", "ormqr", "nuclear_norm", "multinomial", "bernoulli", "normal", "poisson"),
+        *("bincount", "one_hot"),
+    )
+) - {f"linalg_{name}" for name in _NEVER_FAIL}
+
+
+class _MayFailError(BaseException):
+    """Not for the function to catch: it would then do for all what it does for those that fail."""
+
+
+class _NeverFailing(TorchFunctionMode):
+    """Refuses functions that may fail, whether or not they would."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in _MAY_FAIL:
+            raise _MayFailError(name)
+        return func(*args, **(kwargs or {}))
+
+
+def vmap_or_loop(
+    function: Callable[..., Any], examples: tuple[Any, ...], null: Callable[[], Any]
+) -> Any:
     """The function of each example by itself: all at once if torch.func can, else one by one.
 
     Which of the two it is depends on the function, not on the values of the examples: torch.func
-    refuses control flow that looks at them.
+    refuses control flow that looks at them, and so are functions refused that may fail for one of
+    them. One by one, an example for which the function fails gets what ``null`` makes, as if
+    it were not finite; if it fails for all, the function is wrong.
     """
     try:
-        return vmap(function, randomness="different")(*examples)
-    except RuntimeError:
+        with _NeverFailing():
+            return vmap(function, randomness="different")(*examples)
+    except (RuntimeError, _MayFailError):
         leaves, structure = tree_flatten(examples)
-        made = [
-            function(*tree_unflatten([leaf[place] for leaf in leaves], structure))
-            for place in range(len(leaves[0]))
-        ]
+        made, failures = [], []
+        for place in range(len(leaves[0])):
+            try:
+                made.append(function(*tree_unflatten([leaf[place] for leaf in leaves], structure)))
+            except InputError:
+                raise
+            except Exception as error:
+                failures.append(error)
+                made.append(null())
+        if failures and len(failures) == len(made):
+            raise failures[0] from None
         return tree_map(lambda *values: torch.stack(values), *made)
 
 
