@@ -735,6 +735,25 @@ class Elsewhere(Mixing):
         return self.layer(x) + 50 * last * torch.tensor([1.0, -1.0])
 
 
+class Inverting(Mixing):
+    """Does something else where it fails, which one example would make it do for all."""
+
+    def forward(self, x):
+        try:
+            made = torch.linalg.inv(x[:, :9].reshape(-1, 3, 3))
+        except RuntimeError:
+            made = -x[:, :9].reshape(-1, 3, 3)
+        return self.layer(torch.cat([made.flatten(1), x[:, 9:]], 1))
+
+
+class Failing(Mixing):
+    """Fails for one example, and must not stop the others."""
+
+    def forward(self, x):
+        made = torch.linalg.inv(x[:, :9].reshape(-1, 3, 3))
+        return self.layer(torch.cat([made.flatten(1), x[:, 9:]], 1))
+
+
 class Branching(Mixing):
     def forward(self, x):
         return self.layer(x) if bool(x.isnan().any()) else self.layer(-x)
@@ -742,7 +761,7 @@ class Branching(Mixing):
 
 MIXING = [
     *(Centred, Normalised, Related, Sorted, Shifted, Running),
-    *(Remembering, Collecting, Elsewhere, Branching),
+    *(Remembering, Collecting, Elsewhere, Inverting, Failing, Branching),
 ]
 REFUSED = {Centred, Normalised, Related, Sorted, Shifted, Elsewhere}
 
@@ -766,9 +785,11 @@ def test_models_that_mix_examples_are_refused_or_moved_no_further(make):
     for compute in (clipped(make(), CrossEntropy()), _of(bench)):
         for place in (0, 3, 100):
             whole, sensitivity = compute(inputs, targets)
-            without = inputs.clone()
-            without[place] = NAN
-            assert distance(whole, compute(without, targets)[0], sensitivity) <= 1
+            for value in (NAN, 0.0):
+                without = inputs.clone()
+                without[place] = value
+                moved = distance(whole, compute(without, targets)[0], sensitivity)
+                assert moved <= (1 if value != value else 2)
 
 
 def _of(bench):

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pacdp.clipping.bounded import noise_scale
 from pacdp.clipping.flushing import run_flushed
 from pacdp.clipping.numerics import (
     BLOCK,
@@ -30,6 +31,7 @@ from pacdp.clipping.numerics import (
     sum_products,
     sum_rows,
 )
+from pacdp.clipping.rounded_gaussian import LARGEST_SCALE, SMALLEST_SCALE
 from pacdp.errors import InputError
 
 
@@ -135,9 +137,19 @@ def test_values_are_added_on_the_grid_exactly(values, noise, exponent):
 
 def test_noise_that_does_not_fit_is_refused_by_numbers_of_the_plan_alone():
     assert check_noise(2.0**33, 1) == 2.0**33
-    for z, coordinates in ((2.0**34, 1), (2.0**24, 2**20), (math.inf, 1), (-1.0, 1)):
+    for z, coordinates in ((2.0**34, 1), (2.0**24, 2**20), (math.inf, 1), (-1.0, 1), (1e-10, 4)):
         with pytest.raises(InputError, match="z = "):
             check_noise(z, coordinates)
+
+
+@given(st.floats(1e-12, 1e12), st.integers(1, 10**8), st.floats(-40, 40))
+def test_noise_that_is_accepted_can_be_drawn(sensitivity, coordinates, exponent):
+    try:
+        z = check_noise(2.0**exponent, coordinates)
+    except InputError:
+        return
+    scale = noise_scale(z, sensitivity, grid_step(sensitivity, coordinates))
+    assert SMALLEST_SCALE <= scale <= LARGEST_SCALE
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -318,8 +318,10 @@ class Lookup:
         return _norms_by_positions(same, products, *self._squares, sizes=(1, size), roundings=size)
 
     def squared_rounding(self) -> Tensor:
-        # Summed in double precision; the error in units of the single-precision roundoff.
-        terms = self.indices.numel() * UNIT_DOUBLE / UNIT_SINGLE
+        # One sum over the whole batch in double precision, in units of the single-precision
+        # roundoff: the errors of all blocks count, each with all terms.
+        blocks = max(1.0, len(self.indices) / BLOCK)
+        terms = 2 * blocks * self.indices.numel() * UNIT_DOUBLE / UNIT_SINGLE
         return _squared_lengths(*self._squares) * terms**2
 
     def per_example(self) -> Tensor:

@@ -304,7 +304,7 @@ class ClippedGradient:
         refuse_changes(uses)
         return uses, outputs
 
-    def _alone(self, inputs: Any, targets: Any) -> dict[str, Contribution]:
+    def _alone(self, inputs: Any, targets: Any, *, strict: bool = False) -> dict[str, Contribution]:
         """Each parameter's per-example gradients, with each example run by itself."""
         trained = {name: parameter.detach() for name, parameter in self._trainable.items()}
 
@@ -315,7 +315,12 @@ class ClippedGradient:
             own = tuple(t[None] for t in target) if isinstance(target, tuple) else target[None]
             return require_one_per_example(self.loss(outputs, own), 1).sum()
 
-        found = vmap_or_loop(partial(grad(loss_of_one), trained), (inputs, targets))
+        found = vmap_or_loop(
+            partial(grad(loss_of_one), trained),
+            (inputs, targets),
+            lambda: {name: torch.full_like(value, torch.nan) for name, value in trained.items()},
+            strict=strict,
+        )
         return {name: Rows(gradient.float().contiguous()) for name, gradient in found.items()}
 
     def _checked_path(self, inputs: Any, targets: Any) -> Path:
@@ -370,7 +375,7 @@ class ClippedGradient:
             refuse_mixing(copy_apart(self.module), inputs)
             # Other examples the second time: a variable may already have had the value written.
             for part in (slice(None), slice(1)):
-                self._alone(part_of(inputs, part), part_of(targets, part))
+                self._alone(part_of(inputs, part), part_of(targets, part), strict=True)
                 written |= state.changed()
         except InputError:
             raise

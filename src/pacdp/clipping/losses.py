@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 from torch.func import grad, vmap
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from pacdp.errors import InputError
@@ -101,24 +102,70 @@ def loss_gradients(loss: Loss, outputs: Tensor, targets: Tensor, *, lead: int = 
         return require_one_per_example(loss(output[None], target[None]), 1).sum()
 
     flat = (outputs.detach().flatten(0, lead - 1), targets.flatten(0, lead - 1))
-    found: Tensor = vmap_or_loop(grad(loss_of_one), flat)
+    found: Tensor = vmap_or_loop(
+        grad(loss_of_one), flat, lambda: torch.full_like(flat[0][0], torch.nan)
+    )
     return found.reshape(outputs.shape)
 
 
-def vmap_or_loop(function: Callable[..., Any], examples: tuple[Any, ...]) -> Any:
+# Functions that raise an error for some values. On a batch, one example would make them fail for
+# all: those of linear algebra except the ones named here, and some that check their arguments.
+_NEVER_FAIL = ("vector_norm", "cross", "vecdot", "diagonal", "matmul", "multi_dot", "vander")
+_MAY_FAIL = frozenset(
+    (
+        *(name for name in dir(torch._C._linalg) if name.startswith("linalg_")),  # type: ignore[attr-defined]
+        *("inverse", "pinverse", "cholesky", "cholesky_inverse", "cholesky_solve", "svd", "lu"),
+        *("qr", "geqrf", "ormqr", "nuclear_norm", "multinomial", "bernoulli", "normal", "poisson"),
+        *("bincount", "one_hot"),
+    )
+) - {f"linalg_{name}" for name in _NEVER_FAIL}
+
+
+class _MayFailError(BaseException):
+    """A function that may fail was called. No ``Exception``, so that user code cannot catch it."""
+
+
+class _RefusingMode(TorchFunctionMode):
+    """Refuses functions that may fail, whether or not they would fail now."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in _MAY_FAIL:
+            raise _MayFailError(name)
+        return func(*args, **(kwargs or {}))
+
+
+def vmap_or_loop(
+    function: Callable[..., Any],
+    examples: tuple[Any, ...],
+    null: Callable[[], Any],
+    *,
+    strict: bool = False,
+) -> Any:
     """Apply the function to each example by itself: vectorised if torch.func can, else in a loop.
 
     Which of the two happens depends on the function, not on the values of the examples: torch.func
-    refuses control flow that depends on them.
+    refuses control flow that depends on them, and functions that may fail for some values are
+    refused here. In the loop, an example for which the function raises an error gets ``null()``,
+    so that an error never tells anything about a record; only with ``strict`` is it raised.
     """
     try:
-        return vmap(function, randomness="different")(*examples)
-    except RuntimeError:
+        with _RefusingMode():
+            return vmap(function, randomness="different")(*examples)
+    except (RuntimeError, _MayFailError):
         leaves, structure = tree_flatten(examples)
-        made = [
-            function(*tree_unflatten([leaf[place] for leaf in leaves], structure))
-            for place in range(len(leaves[0]))
-        ]
+        made = []
+        for place in range(len(leaves[0])):
+            try:
+                made.append(function(*tree_unflatten([leaf[place] for leaf in leaves], structure)))
+            except InputError:
+                raise
+            except Exception:
+                if strict:
+                    raise
+                made.append(null())
         return tree_map(lambda *values: torch.stack(values), *made)
 
 

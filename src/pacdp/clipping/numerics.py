@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from pacdp.checks import FloatArray, positive_number
+from pacdp.clipping.rounded_gaussian import SMALLEST_SCALE
 from pacdp.errors import InputError
 
 # Unit roundoff: half the relative distance between neighbouring numbers.
@@ -240,7 +241,7 @@ def quantize_(clean: Tensor, step: float | Tensor) -> Tensor:
 
 
 def check_noise(z: float, coordinates: int) -> float:
-    """z, noise over sensitivity, if such noise can be added exactly to this many coordinates.
+    """z, noise over sensitivity, if such noise can be drawn and added exactly.
 
     >>> check_noise(100.0, 11_000_000)
     100.0
@@ -250,11 +251,17 @@ def check_noise(z: float, coordinates: int) -> float:
     pacdp.errors.InputError: z = 1e+10: is too much noise for 11000000 coordinates ...
     """
     z = positive_number("z", z)
-    # σ is z·S, and a grid step is more than half of 2⁻¹⁰·S/√d.
-    largest = LARGEST_MULTIPLE * GRID_ERROR / (2 * TAIL * math.sqrt(max(coordinates, 1)))
+    # σ is z·S, and a grid step is at most 2⁻¹⁰·S/√d and more than half of that.
+    unit = GRID_ERROR / math.sqrt(max(coordinates, 1))
+    largest, smallest = LARGEST_MULTIPLE * unit / (2 * TAIL), SMALLEST_SCALE * unit
     if z >= largest:
         raise InputError(
             f"z = {z:g}: is too much noise for {coordinates} coordinates to be added exactly, must "
             f"be below {largest:.3g}; use a larger budget or fewer releases"
+        )
+    if z < smallest:
+        raise InputError(
+            f"z = {z:g}: is too little noise to be drawn on a grid, must be at least "
+            f"{smallest:.3g}; use a smaller budget"
         )
     return z

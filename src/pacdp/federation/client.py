@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from pacdp.clipping import NoiseSource, SimulatedNoise, SystemNoise
+from pacdp.clipping.flushing import run_flushed
 from pacdp.clipping.numerics import check_noise
 from pacdp.data import Records
 from pacdp.data.records import require_labels
@@ -176,7 +177,8 @@ class Client:
         chance = nullcontext() if bench.gradient.chain else self._own_dropout(work.round)
         try:
             with chance:
-                return self.method.train(work)
+                # All of it, since not every method clips each gradient.
+                return run_flushed(lambda: self.method.train(work))
         except BudgetExceededError:
             raise
         except Exception as error:
