@@ -25,10 +25,10 @@ ON_ENGINES := $(BIN)/python -m pytest --quiet --numprocesses 2 --dist loadfile $
 
 processors: setup ## Run the tests of engines and releases as other kinds of processors would
 	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_ENABLE_INSTRUCTIONS=SSE4_2 \
-	  OMP_NUM_THREADS=1 $(ON_ENGINES)
+	  PACDP_TEST_THREADS=1 $(ON_ENGINES)
 	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 \
-	  OMP_NUM_THREADS=2 $(ON_ENGINES)
-	OMP_NUM_THREADS=4 $(ON_ENGINES)
+	  PACDP_TEST_THREADS=2 $(ON_ENGINES)
+	PACDP_TEST_THREADS=4 $(ON_ENGINES)
 
 check: setup ## Lint, format check and strict types
 	$(BIN)/ruff check .

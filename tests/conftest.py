@@ -24,6 +24,9 @@ def two_threads():
 
 def pytest_configure(config):
     """What is computed once is kept for this run alone, by all of its processes."""
+    if threads := os.environ.get("PACDP_TEST_THREADS"):
+        # By itself torch uses no more threads than there are cores.
+        torch.set_num_threads(int(threads))
     if not hasattr(config, "workerinput"):
         config.kept = os.environ["PACDP_CACHE_DIR"] = tempfile.mkdtemp(prefix="pacdp-cache-")
         if config.getoption("numprocesses", None):
