@@ -68,7 +68,7 @@ class ClippedSum(Bounded):
 
 
 # Numbers that get their noise at once: as many as fit into a core's own cache.
-NOISED_AT_ONCE = 2**16
+NOISED_AT_ONCE = 2**17
 
 
 def release(value: Bounded, *, z: float, divisor: float, noise: NoiseSource) -> dict[str, Tensor]:
@@ -121,7 +121,8 @@ def _add_noise(
         part = flat[start : start + NOISED_AT_ONCE]
         drawn = noise.integers(part.numel(), scale)
         added = add_on_grid(part, drawn, step=step, divisor=divisor)
-        noised[start : start + NOISED_AT_ONCE] = added
+        if added.data_ptr() != part.data_ptr():
+            noised[start : start + NOISED_AT_ONCE] = added
     return noised
 
 

@@ -68,12 +68,14 @@ class SimulatedNoise:
         """
         if self._generator is None:
             self._generator = _make_generator(self._key)
-        missing = count - self._left.shape[0]
-        if missing > 0:
+        left = self._left.shape[0]
+        if count > left:
             # torch draws in blocks of sixteen; whole blocks do not depend on how draws are grouped.
-            size = -(-max(missing, SMALLEST_DRAW) // 16) * 16
-            fresh = torch.empty(size).normal_(generator=self._generator)
-            self._left = torch.cat([self._left, fresh])
+            size = -(-max(count - left, SMALLEST_DRAW) // 16) * 16
+            fresh = torch.empty(left + size)
+            fresh[:left] = self._left
+            fresh[left:].normal_(generator=self._generator)
+            self._left = fresh
         drawn, self._left = self._left[:count], self._left[count:]
         return drawn
 

@@ -37,7 +37,8 @@ class Client:
     ``book`` is its ledger; without one it keeps a new book in memory. ``noise`` gives the source of
     a round's noise and hidden coins: by default the operating system's entropy. A simulation passes
     :func:`simulated_noise`; whoever knows the seed can subtract that noise again, so it is refused
-    with a durable ledger.
+    with a durable ledger. ``checked`` says that a client with the same records and the same model
+    was made before, so that they need not be checked again.
 
     Formal guarantee: with the system's noise, all answers it ever gives under its book are together
     (ε, δ)-private for the book's budget, adjacency and unit, whatever the server sends.
@@ -52,6 +53,7 @@ class Client:
         book: Book | None = None,
         noise: NoiseOf | None = None,
         workbench: Workbench | None = None,
+        checked: bool = False,
     ) -> None:
         self.number = number
         self.plan = plan
@@ -70,11 +72,9 @@ class Client:
                 f"client {self.task.name}: has {len(records)} records, but is planned with "
                 f"{self.task.records}"
             )
-        # Refused now, since later it would fail after it was paid for. Checked only once, although
-        # a simulation makes its clients anew in each round.
-        if records not in self.workbench.fitting:
+        # Refused now, since later it would fail after it was paid for.
+        if not checked:
             self._check_records()
-            self.workbench.fitting.add(records)
 
     def answer(self, broadcast: Broadcast, *, workbench: Workbench | None = None) -> Reply:
         """Take part in a round: pay, train on the broadcast model, and send what is noised.

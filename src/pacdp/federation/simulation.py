@@ -146,14 +146,19 @@ def simulate(
     history: list[Row] = [] if done is None else list(done.history)
     computing = choose_engine(engine, bench, make=lambda: Workbench(plan, device=device, make=make))
 
+    checked: set[int] = set()
+
     def client(number: int) -> Client:
         # Made for a round and let go: clients that nobody asks take no memory.
-        return Client(
+        made = Client(
             *(number, plan, records[number]),
             book=held[number],
             noise=None if durable[number] else simulated_noise(plan.seed, number),
             workbench=bench,
+            checked=number in checked,
         )
+        checked.add(number)
+        return made
 
     if done is not None:
         if done.engine != computing.name:

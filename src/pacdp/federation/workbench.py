@@ -1,14 +1,12 @@
 """The model and the engine that clients train with. One serves any number of clients in turn."""
 
 from collections.abc import Callable, Mapping
-from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 
 from pacdp.clipping import ClippedGradient, CrossEntropy, SquaredError
 from pacdp.clipping.numerics import check_noise
-from pacdp.data import Records
 from pacdp.errors import InputError
 from pacdp.federation.plan import Plan
 from pacdp.models import build
@@ -35,8 +33,6 @@ class Workbench:
         )
         self.parameters = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         self.coordinates = sum(parameter.numel() for parameter in self.parameters.values())
-        self.fitting: WeakSet[Records] = WeakSet()
-        """Records that were found to fit the model."""
         for task in plan.clients:
             for charge in task.charges:
                 check_noise(charge.z, self.coordinates)
