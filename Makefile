@@ -30,10 +30,11 @@ processors: setup ## Run the tests of engines and releases as other kinds of pro
 	  PACDP_TEST_THREADS=2 $(ON_ENGINES)
 	PACDP_TEST_THREADS=4 $(ON_ENGINES)
 
-check: setup ## Lint, format check and strict types
+check: setup ## Lint, formatting, strict types and the direction of imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
 
 format: setup ## Format the code and repair what the linter can
 	$(BIN)/ruff check --fix .

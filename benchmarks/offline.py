@@ -12,7 +12,7 @@ import torch.nn.functional as F  # noqa: N812
 from benchmarks.harness import Row, interleaved, versions
 from pacdp.data import load, partition, proxy_for
 from pacdp.federation import Model, Optimiser, Privacy, Training, Workbench
-from pacdp.federation.work import local_batches
+from pacdp.federation.client_context import local_batches
 from pacdp.offline import Grid, Setting
 from pacdp.offline.grid import run_grid
 

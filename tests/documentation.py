@@ -11,10 +11,10 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from pacdp.config import Settings
 from pacdp.curve import Curve
 from pacdp.experiments.experiment import Experiment
 from pacdp.methods import METHODS
-from pacdp.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "your-own.md"

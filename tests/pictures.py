@@ -3,7 +3,7 @@
 ``python -m tests.pictures`` draws them anew into docs/pictures.
 """
 
-from pacdp.representation.plot import figure
+from pacdp.report.figures.features import figure
 from tests.documentation import ROOT
 
 if __name__ == "__main__":

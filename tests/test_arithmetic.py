@@ -19,9 +19,9 @@ from pacdp.federation import Checkpoint, Plan
 from pacdp.federation.checkpoint import Progress
 from pacdp.methods import method
 from pacdp.offline.grid import Cell, Kept
-from pacdp.studies.shelf import Shelf
+from pacdp.paper.studies.artifact_store import Shelf
 from pacdp.tuning import Tuned
-from pacdp.tuning.tuned import Expected
+from pacdp.tuning.tuned_configuration import Expected
 
 HEART = read_experiment("heart", profile="smoke")
 PREPARED = prepare(HEART, method=HEART.made_method("fixed"))

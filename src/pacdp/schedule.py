@@ -9,8 +9,8 @@ from typing import Literal
 
 from pydantic import Field
 
+from pacdp.config import Settings
 from pacdp.errors import InputError
-from pacdp.settings import Settings
 
 
 class Schedule(Settings):

@@ -6,7 +6,7 @@ import json
 import pytest
 
 import pacdp.data
-from pacdp.cli.trained import evaluate_command, predict_command, seen
+from pacdp.cli.inference import evaluate_command, predict_command, seen
 from pacdp.errors import InputError
 from pacdp.experiments import Run
 

@@ -36,7 +36,7 @@ from pacdp.federation import (
     Workbench,
     make_plan,
 )
-from pacdp.federation.engine import OneByOne, Stack, Threads
+from pacdp.federation.engines.base import OneByOne, Stack, Threads
 from pacdp.methods import Answer, method
 from pacdp.models import build
 from pacdp.privacy import Ledger

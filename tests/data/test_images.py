@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from pacdp.data import formats, load
-from pacdp.data.folder import staged
 from pacdp.data.images import CIFAR10, CIFAR100, MNIST, Pixels
+from pacdp.data.storage import staged
 from pacdp.errors import DataError, InputError
 
 

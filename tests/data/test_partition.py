@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from pacdp.data import Partition, load, partition
 from pacdp.data.partition import RULES
-from pacdp.data.plot import figure
 from pacdp.errors import DataError, InputError
+from pacdp.report.figures.data import figure
 
 DIGITS = load("digits")
 

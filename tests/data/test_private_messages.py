@@ -11,7 +11,7 @@ import torch
 
 from pacdp.cli import main
 from pacdp.data import Partition, formats, from_torch, load, read_folder, refuse_overlap
-from pacdp.data.folder import files_of
+from pacdp.data.storage import files_of
 from pacdp.errors import PacdpError
 
 SECRET = "Xanthippe"

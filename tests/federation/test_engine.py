@@ -23,7 +23,7 @@ from pacdp.federation import (
     make_plan,
     simulate,
 )
-from pacdp.federation.engine import choose_engine
+from pacdp.federation.engines.base import choose_engine
 from pacdp.methods import METHODS, method
 from pacdp.methods.fixed import Fixed
 
@@ -177,7 +177,7 @@ def test_many_clients_are_computed_in_several_programs(monkeypatch):
         sizes.append(len(inputs))
         return original(self, parameters, inputs, *rest, **more)
 
-    monkeypatch.setattr("pacdp.federation.stack.LARGEST_STACK", 13 * 30 * 3)
+    monkeypatch.setattr("pacdp.federation.engines.stacked.LARGEST_STACK", 13 * 30 * 3)
     monkeypatch.setattr(StackedGradient, "__call__", counted)
     same(whole, simulate(made, HEART, parts, engine="stacked"))
     assert max(sizes) <= 3

@@ -11,7 +11,7 @@ from pacdp.errors import InputError
 from pacdp.federation import Privacy, Training, make_plan, metrics, simulate
 from pacdp.federation.configuration import HotStart, Model
 from pacdp.federation.hot_start import hot_start
-from pacdp.federation.workbench import Workbench
+from pacdp.federation.local_model import Workbench
 from pacdp.methods import method
 
 

@@ -13,7 +13,7 @@ from pacdp.data import load, partition
 from pacdp.errors import DataError, InputError
 from pacdp.federation import Aggregation, Levels, Plan, Privacy, Training, make_plan, simulate
 from pacdp.federation.budgets import deal_budgets
-from pacdp.federation.participation import participants, participation_cap
+from pacdp.federation.client_sampling import participants, participation_cap
 from pacdp.methods import method
 from pacdp.privacy import account, calibrate
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from pacdp.curve import Curve
-from pacdp.curve.plot import figure
 from pacdp.curve.transfer import transfer
 from pacdp.data import load, partition, proxy_for
 from pacdp.errors import DataError, InputError
@@ -23,6 +22,7 @@ from pacdp.methods import method
 from pacdp.offline import Axis, Cell, Grid, Offline, Setting, fit_curve
 from pacdp.offline.grid import Kept, in_process, run_grid
 from pacdp.offline.together import can_train_together, score_together
+from pacdp.report.figures.curve import figure
 
 HEART = load("heart")
 SIZES = partition(HEART, "natural").named_sizes

@@ -7,10 +7,10 @@ import torch
 from pacdp.curve import Curve
 from pacdp.data import Dataset, Provenance, Records, load, partition
 from pacdp.federation import Aggregation, Model, Optimiser, Privacy, Training, make_plan, simulate
-from pacdp.federation.workbench import Workbench
+from pacdp.federation.local_model import Workbench
 from pacdp.methods import method
 from pacdp.offline import together
-from pacdp.offline.setting import scored
+from pacdp.offline.proxy_task import scored
 from pacdp.offline.together import plans_fit_together, score_plans
 
 pytestmark = pytest.mark.usefixtures("two_threads")

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from pacdp.errors import BudgetExceededError, InputError, LedgerError
 from pacdp.privacy import Adjacency, Guarantee, Ledger, Release, account, calibrate
-from pacdp.privacy.chain import Chain
+from pacdp.privacy.hash_chain import Chain
 
 ZERO_OUT = Adjacency.ZERO_OUT
 BUDGET = Guarantee(epsilon=0.5, adjacency=ZERO_OUT)

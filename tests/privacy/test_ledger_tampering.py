@@ -7,7 +7,7 @@ import pytest
 
 from pacdp.errors import LedgerError
 from pacdp.privacy import Adjacency, Guarantee, Ledger, Release
-from pacdp.privacy.chain import Chain
+from pacdp.privacy.hash_chain import Chain
 
 BUDGET = Guarantee(epsilon=0.5, adjacency=Adjacency.ZERO_OUT)
 RELEASE = Release.clipped_sum(noise_multiplier=50, adjacency=Adjacency.ZERO_OUT)

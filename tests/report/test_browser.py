@@ -6,8 +6,8 @@ import shutil
 
 import pytest
 
-from pacdp.files import write_whole
 from pacdp.report import page
+from pacdp.storage import write_whole
 
 from .runs import arms
 

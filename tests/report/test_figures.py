@@ -7,16 +7,16 @@ from xml.etree import ElementTree
 import pytest
 from matplotlib.colors import to_rgb
 
-from pacdp.report.client_figures import client_accuracy, client_epsilon, left_over, signal_to_noise
-from pacdp.report.figures import (
+from pacdp.report.figures.clients import client_accuracy, client_epsilon, left_over, signal_to_noise
+from pacdp.report.figures.comparison import (
     accuracy_by_level,
     accuracy_over_rounds,
     by_epsilon,
     final_by_method,
 )
-from pacdp.report.mechanism_figures import thresholds
-from pacdp.report.palette import LOOKS, looks_of
-from pacdp.report.svg import svg
+from pacdp.report.figures.mechanism import thresholds
+from pacdp.report.figures.palette import LOOKS, looks_of
+from pacdp.report.figures.svg import svg
 from pacdp.report.tables import methods_table
 
 from .runs import arms, outcome

@@ -9,12 +9,12 @@ import pytest
 from pacdp.curve import Curve
 from pacdp.errors import InputError
 from pacdp.experiments import Outcome
-from pacdp.files import write_whole
 from pacdp.report import arms_of, page
-from pacdp.report.client_figures import client_epsilon
-from pacdp.report.figures import accuracy_over_rounds, by_epsilon
-from pacdp.report.svg import svg
+from pacdp.report.figures.clients import client_epsilon
+from pacdp.report.figures.comparison import accuracy_over_rounds, by_epsilon
+from pacdp.report.figures.svg import svg
 from pacdp.report.tables import clients_table
+from pacdp.storage import write_whole
 
 from .runs import arms, outcome, renamed
 

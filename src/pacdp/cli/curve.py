@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from pacdp import words
+from pacdp import formatting
 from pacdp.cli import options
 from pacdp.cli.options import Changes, Name, Profile
 from pacdp.cli.output import print_json, print_rows
@@ -154,7 +154,7 @@ def plot_command(
 ) -> None:
     """Draw the matrix P, the choices and the families."""
     from pacdp.curve import Curve
-    from pacdp.curve.plot import figure
+    from pacdp.report.figures.curve import figure
 
     curve = Curve.load(file)
     options.picture(out)
@@ -211,7 +211,7 @@ def _title(curve: "Curve") -> str:
     if plan is None:
         return f"{curve.family}, of unknown origin"
     unit = curve.evidence.get("unit", "record")
-    return f"ε at {words.terms(plan['delta'], plan['adjacency'], unit)}"
+    return f"ε at {formatting.terms(plan['delta'], plan['adjacency'], unit)}"
 
 
 def _score(curve: "Curve", value: float | None) -> str:

@@ -8,10 +8,10 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from pacdp.checks import member
 from pacdp.cli import options
 from pacdp.cli.output import print_json, print_rows
 from pacdp.errors import DataError, InputError
+from pacdp.validation import member
 
 if TYPE_CHECKING:
     from pacdp.data.images import ImageSet
@@ -201,7 +201,7 @@ def plot(
     from pacdp.data import load
     from pacdp.data import partition as split
     from pacdp.data.partition import RULES
-    from pacdp.data.plot import figure
+    from pacdp.report.figures.data import figure
 
     member("--out, its ending", out.suffix, (".png", ".svg", ".pdf"))
     if save is not None and save.resolve() == out.resolve():

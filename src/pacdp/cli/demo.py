@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from pacdp import words
+from pacdp import formatting
 from pacdp.cli.progress import bar
 from pacdp.errors import InputError
 
@@ -23,8 +23,8 @@ def demo_command(
     from pacdp.experiments import Outcome
     from pacdp.experiments.execute import Spread, epsilons
     from pacdp.federation import Result
-    from pacdp.report.arms import chance_of, terms_of
-    from pacdp.studies import demo
+    from pacdp.paper.studies import demo
+    from pacdp.report.comparison import chance_of, terms_of
 
     if out.exists() and not out.is_dir():
         raise InputError(f"--out {out}: is a file, must be a folder")
@@ -68,8 +68,8 @@ def demo_command(
         table.add_row(
             method,
             demo.METHODS[method],
-            words.mean_and_deviation(spread.mean, spread.deviation, "accuracy"),
-            words.least_middle_most(spent) if spent else "none",
+            formatting.mean_and_deviation(spread.mean, spread.deviation, "accuracy"),
+            formatting.least_middle_most(spent) if spent else "none",
         )
     table.caption = (
         "The largest hospital holds the largest budget here, and all methods weigh clients by "
@@ -77,7 +77,9 @@ def demo_command(
         "heart-personalised; by size: --set server.weights=size"
     )
     table.add_row(
-        "chance", "always the most frequent diagnosis", words.score(chance_of(arms), "accuracy")
+        "chance",
+        "always the most frequent diagnosis",
+        formatting.score(chance_of(arms), "accuracy"),
     )
     console.print(table)
 

@@ -10,9 +10,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from pacdp import words
-from pacdp.checks import count
-from pacdp.cli import options, tables
+from pacdp import formatting
+from pacdp.cli import options, rendering
 from pacdp.cli.chosen import (
     PUBLISHED,
     MethodName,
@@ -29,10 +28,11 @@ from pacdp.cli.output import print_json
 from pacdp.cli.progress import bar, making, waiting
 from pacdp.cli.report import write_comparison, write_run_report
 from pacdp.errors import InputError
+from pacdp.validation import count
 
 if TYPE_CHECKING:
     from pacdp.experiments import Prepared
-    from pacdp.federation.engine import EngineName
+    from pacdp.federation.engines.base import EngineName
     from pacdp.tuning import Tuned
 
 
@@ -107,7 +107,7 @@ def run_command(
     if as_json:
         print_json(found)
         return
-    tables.print_result(prepared, found)
+    rendering.print_result(prepared, found)
     if out is not None:
         typer.echo(f"run folder: {out}\nreport: {out / 'report.html'}")
 
@@ -193,7 +193,7 @@ def compare_command(
     metric = "accuracy" if first["accuracy"] is not None else "loss"
     table = Table(
         title=f"{experiment.name}, {number} seeds; "
-        f"{tables.terms(experiment.privacy, first['clients'][0]['unit'])}",
+        f"{rendering.terms(experiment.privacy, first['clients'][0]['unit'])}",
         caption=None if first["chance"] is None else f"chance: {first['chance']:.1%}",
     )
     table.add_column("method", no_wrap=True)
@@ -205,9 +205,9 @@ def compare_command(
         table.add_row(
             method,
             files[method][0] if method in files else PUBLISHED,
-            words.mean_and_deviation(spread.mean, spread.deviation, metric),
-            words.least_middle_most(epsilons(runs, "epsilon_budget")),
-            words.least_middle_most(epsilons(runs, "epsilon_realised")),
+            formatting.mean_and_deviation(spread.mean, spread.deviation, metric),
+            formatting.least_middle_most(epsilons(runs, "epsilon_budget")),
+            formatting.least_middle_most(epsilons(runs, "epsilon_realised")),
             str(sum(client["refused"] for run in runs for client in run["clients"])),
         )
     Console().print(table)

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from pacdp.checks import member, positive, single
 from pacdp.cli import options
 from pacdp.cli.output import print_json, print_rows
 from pacdp.privacy import DEFAULT_DELTA, Adjacency, Guarantee, Ledger
+from pacdp.validation import member, positive, single
 
 app = typer.Typer(no_args_is_help=True, help="Read, check and govern a client's ledger.")
 

@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from pacdp.checks import member
 from pacdp.errors import InputError
 from pacdp.privacy import ACCOUNTANTS, Adjacency, Scope
+from pacdp.validation import member
 
 
 def _choices(names: list[str]) -> str:

@@ -7,8 +7,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from pacdp import words
-from pacdp.cli import options, tables
+from pacdp import formatting
+from pacdp.cli import options, rendering
 from pacdp.cli.chosen import PUBLISHED, MethodName, PlanName, Seed, method_of, planned, seed_of
 from pacdp.cli.options import Changes, Name, Profile
 from pacdp.cli.output import print_json, print_rows
@@ -53,11 +53,11 @@ def plan_command(
     print_rows(
         {
             "experiment": f"{experiment.name}: {experiment.description}",
-            "plan": tables.plan(made.tuning),
+            "plan": rendering.plan(made.tuning),
             "track": made.track,
-            "method": f"{made.method} {tables.settings(made.settings)}".strip(),
+            "method": f"{made.method} {rendering.settings(made.settings)}".strip(),
             "model": f"{made.model.name}, {price.parameters:,} parameters",
-            "representation": tables.representation(made),
+            "representation": rendering.representation(made),
             "first model": "random" if made.hot_start is None else f"hot start, {made.hot_start}",
             "rounds": f"{made.rounds}, {made.per_round} of {len(made.clients)} clients each "
             f"({training.sampling})",
@@ -66,11 +66,11 @@ def plan_command(
             **_spending(made),
             "server": f"{made.server.optimiser}, weights by {made.server.weights}",
             "bytes a round": f"{price.bytes_per_round:,} up and down",
-            "local steps": f"{price.steps:,}, about {words.duration(price.seconds)} on one core",
+            "local steps": f"{price.steps:,}, about {formatting.duration(price.seconds)} on a core",
         }
     )
     table = Table(
-        title=tables.terms(made.privacy, made.unit),
+        title=rendering.terms(made.privacy, made.unit),
         caption=f"K: releases per {made.unit}; SNR: the largest signal of a release over its noise",
     )
     table.add_column("client", no_wrap=True)
@@ -86,7 +86,7 @@ def plan_command(
             continue
         task, guarantee = made.clients[number], made.planned(number)
         first, last = (
-            words.number(chosen.bound(task.epsilon, round=t, rounds=made.rounds))
+            formatting.number(chosen.bound(task.epsilon, round=t, rounds=made.rounds))
             if chosen.private
             else "-"
             for t in (0, made.rounds - 1)
@@ -94,12 +94,12 @@ def plan_command(
         table.add_row(
             task.name,
             str(task.records),
-            words.number(task.budget),
-            words.number(None if guarantee is None else guarantee.epsilon),
+            formatting.number(task.budget),
+            formatting.number(None if guarantee is None else guarantee.epsilon),
             str(task.releases) if guarantee else "-",
-            words.number(task.noise_multiplier),
+            formatting.number(task.noise_multiplier),
             *(first, last),
-            words.number(price.signal_to_noise[number]),
+            formatting.number(price.signal_to_noise[number]),
         )
     Console().print(table)
 

@@ -10,7 +10,7 @@ import typer
 
 from pacdp.cli import options
 from pacdp.errors import DataError
-from pacdp.files import write_whole
+from pacdp.storage import write_whole
 
 if TYPE_CHECKING:
     from pacdp.curve import Curve

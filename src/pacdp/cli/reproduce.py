@@ -30,11 +30,11 @@ def reproduce_command(
     ] = None,
 ) -> None:
     """Run the paper's experiments: tables, figures and reports, with guarantees that are true."""
-    from pacdp.checks import count
-    from pacdp.studies.reproduce import portions, reproduce
-    from pacdp.studies.results import copy_results, write_results
-    from pacdp.studies.shelf import Shelf
-    from pacdp.studies.study import read_study, studies
+    from pacdp.paper.studies.artifact_store import Shelf
+    from pacdp.paper.studies.reproduce import portions, reproduce
+    from pacdp.paper.studies.results import copy_results, write_results
+    from pacdp.paper.studies.study import read_study, studies
+    from pacdp.validation import count
 
     if names == ["list"]:
         for name in studies():

@@ -9,11 +9,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from pacdp.checks import count
-from pacdp.cli import options, tables
+from pacdp.cli import options, rendering
 from pacdp.cli.options import Changes, Name, Profile
 from pacdp.cli.output import print_json, print_rows
 from pacdp.cli.progress import bar, making
+from pacdp.tuning import tune
+from pacdp.validation import count
 
 if TYPE_CHECKING:
     from pacdp.tuning import Tuned
@@ -36,7 +37,6 @@ def tune_command(
 ) -> None:
     """Choose rounds, steps, batch, distance, bound and more on public data; F and weights, too."""
     from pacdp.experiments import read_experiment
-    from pacdp.tuning import tune
 
     options.new_file(out)
     count("--seeds", seeds)
@@ -84,7 +84,7 @@ def _print(found: "Tuned") -> None:
     Console().print(table)
     proxy = found.proxy
     rows = {
-        "expected": f"{tables.expected(found.summary['expected'])} on the proxy, over "
+        "expected": f"{rendering.expected(found.summary['expected'])} on the proxy, over "
         f"{len(found.expected.seeds)} fresh seeds",
         "promised": str(found.privacy),
         "trainings": str(found.trainings),

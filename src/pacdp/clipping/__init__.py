@@ -7,12 +7,12 @@ from pacdp.clipping.bounded import (
     clip_upload,
     release,
 )
+from pacdp.clipping.compatibility import require_private, without_batch_norm
 from pacdp.clipping.gradient import ClippedGradient
 from pacdp.clipping.inspection import check_model
 from pacdp.clipping.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
 from pacdp.clipping.noise import NoiseSource, SimulatedNoise, SystemNoise
 from pacdp.clipping.stacked import StackedGradient, StackedGrid, StackedSum, release_stacked
-from pacdp.clipping.validation import require_private, without_batch_norm
 
 __all__ = [
     "BinaryCrossEntropy",

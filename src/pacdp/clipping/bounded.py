@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pacdp.checks import positive_number
 from pacdp.clipping.noise import NoiseSource
 from pacdp.clipping.numerics import (
     add_on_grid,
@@ -25,6 +24,7 @@ from pacdp.clipping.numerics import (
 )
 from pacdp.errors import InputError
 from pacdp.privacy import Adjacency, Release
+from pacdp.validation import positive_number
 
 Tensors = dict[str, Tensor]
 

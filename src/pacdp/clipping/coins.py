@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from pacdp import checks
+from pacdp import validation
 from pacdp.errors import InputError
 
 
@@ -22,7 +22,7 @@ def sample_coins(
     >>> sample_coins(3, 1.0)
     array([ True,  True,  True])
     """
-    chance = float(checks.single("rate", checks.rate("rate", rate)))
+    chance = float(validation.single("rate", validation.rate("rate", rate)))
     if count < 0:
         raise InputError(f"count = {count}: must be a whole number >= 0")
     numerator, denominator = chance.as_integer_ratio()

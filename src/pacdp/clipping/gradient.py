@@ -25,10 +25,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad
 
-from pacdp.checks import count, word
 from pacdp.clipping.bounded import ClippedSum
-from pacdp.clipping.chain import Chain, WeightedSums, altered, as_chain
-from pacdp.clipping.contributions import Contribution, Rows, Together, by_unit
+from pacdp.clipping.compatibility import require_private
 from pacdp.clipping.flushing import run_flushed
 from pacdp.clipping.losses import Loss, loss_gradients, require_one_per_example, vmap_or_loop
 from pacdp.clipping.numerics import (
@@ -39,11 +37,13 @@ from pacdp.clipping.numerics import (
     clip_factors,
     shrink_bound,
 )
+from pacdp.clipping.per_example import Contribution, Rows, Together, by_unit
 from pacdp.clipping.recording import Use, collect, recording, refuse_changes
 from pacdp.clipping.separation import State, find_mixing
-from pacdp.clipping.validation import require_private
+from pacdp.clipping.sequential import Chain, WeightedSums, altered, as_chain
 from pacdp.errors import InputError
 from pacdp.privacy import Adjacency
+from pacdp.validation import count, word
 
 # How far the sum of per-example gradients may be from the gradient, relative to their norms.
 TOLERANCE, TOLERANCE_OF_HALF = 1e-3, 5e-2

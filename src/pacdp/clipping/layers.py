@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from pacdp.clipping.contributions import Contribution, Convolution, Lookup, Outer, Rows
+from pacdp.clipping.per_example import Contribution, Convolution, Lookup, Outer, Rows
 from pacdp.errors import InputError
 
 Contributions = dict[str, Contribution]

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pacdp.checks import FloatArray, positive_number
 from pacdp.clipping.rounded_gaussian import SMALLEST_SCALE
 from pacdp.errors import InputError
+from pacdp.validation import FloatArray, positive_number
 
 # Unit roundoff: half the relative distance between neighbouring numbers.
 UNIT_SINGLE, UNIT_DOUBLE = 2.0**-24, 2.0**-53

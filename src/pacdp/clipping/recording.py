@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from pacdp.clipping.contributions import Contribution, Outer, Rows
 from pacdp.clipping.layers import Contributions, by_vmap, output_tensors, rule_for
+from pacdp.clipping.per_example import Contribution, Outer, Rows
 from pacdp.clipping.recurrent import RECURRENT, Record, unrolled
 from pacdp.errors import InputError
 

@@ -34,7 +34,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
-from pacdp.clipping.chain import altered
 from pacdp.clipping.recurrent import RECURRENT
 from pacdp.clipping.separation_functions import (
     FILLED,
@@ -47,6 +46,7 @@ from pacdp.clipping.separation_functions import (
     leaves,
 )
 from pacdp.clipping.separation_layers import ATTENTION, FORWARDS, LAYERS, LayerCall, check_layer
+from pacdp.clipping.sequential import altered
 
 # Candidates for the number of examples: primes, which products of other sizes cannot equal.
 _SIZES = (1009, 1013, 1019, 1021, 1031, 1033, 1039, 1049, 1051, 1061, 1063, 1069)

@@ -14,9 +14,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from pacdp.checks import FloatArray, positive
 from pacdp.clipping.bounded import ClippedSum, Tensors, noise_scale
-from pacdp.clipping.chain import Parameters, as_chain
 from pacdp.clipping.flushing import run_flushed
 from pacdp.clipping.gradient import refuse_reduced_precision
 from pacdp.clipping.noise import NoiseSource
@@ -28,8 +26,10 @@ from pacdp.clipping.numerics import (
     grid_step,
     shrink_bound,
 )
+from pacdp.clipping.sequential import Parameters, as_chain
 from pacdp.errors import InputError
 from pacdp.privacy import Adjacency
+from pacdp.validation import FloatArray, positive
 
 
 @dataclass(frozen=True, kw_only=True)

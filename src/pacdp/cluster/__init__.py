@@ -9,7 +9,7 @@ from typing import Any
 
 from pacdp.errors import InputError
 from pacdp.offline.grid import Cell, Worker, in_process
-from pacdp.offline.setting import Setting
+from pacdp.offline.proxy_task import Setting
 from pacdp.offline.together import can_train_together
 
 # A task that a worker did not live to finish is tried so often again.

@@ -1,7 +1,7 @@
 """F(ε): the choice of a bound for each budget, the families, and the file."""
 
-from pacdp.curve.choice import Choice, choose
 from pacdp.curve.curve import Curve
 from pacdp.curve.fitting import Fit, Fitted, fit
+from pacdp.curve.threshold_selection import Choice, choose
 
 __all__ = ["Choice", "Curve", "Fit", "Fitted", "choose", "fit"]

@@ -19,10 +19,10 @@ from pydantic import Field, model_validator
 from scipy.interpolate import PchipInterpolator
 
 from pacdp.arithmetic import refuse_other_arithmetic, stamped, without_stamp
-from pacdp.checks import positive_number
+from pacdp.config import Settings
 from pacdp.errors import DataError
-from pacdp.files import write_whole
-from pacdp.settings import Settings
+from pacdp.storage import write_whole
+from pacdp.validation import positive_number
 
 
 class Curve(Settings):

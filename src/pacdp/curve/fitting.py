@@ -14,9 +14,9 @@ from pydantic import ValidationError
 from scipy.optimize import isotonic_regression, lsq_linear
 from scipy.stats import iqr, theilslopes
 
-from pacdp.checks import FloatArray, member, positive, together
 from pacdp.curve.curve import Curve
 from pacdp.errors import InputError
+from pacdp.validation import FloatArray, member, positive, together
 
 FAMILIES = ("quadratic", "power", "piecewise")
 # The least error of ln C that a choice is believed to have.

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pacdp.curve.choice import smoothed
 from pacdp.curve.curve import Curve
+from pacdp.curve.threshold_selection import smoothed
 from pacdp.errors import InputError
 
 

@@ -7,12 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pacdp.checks import meant
-from pacdp.data import heart, images, own, small, strokes
-from pacdp.data.folder import VARIABLE, data_folder
+from pacdp.data import builtin, heart, images, strokes, user_folder
 from pacdp.data.images import ImageSet
 from pacdp.data.records import Dataset
+from pacdp.data.storage import VARIABLE, data_folder
 from pacdp.errors import DataError, InputError
+from pacdp.validation import meant
 
 T = TypeVar("T")
 
@@ -60,14 +60,14 @@ CATALOGUE = {
             summary="60,000 colour images, 32 x 32, 100 classes",
             files=images.CIFAR100,
         ),
-        Listing(name="digits", summary="1,797 handwritten digits, 8 x 8", make=small.digits),
+        Listing(name="digits", summary="1,797 handwritten digits, 8 x 8", make=builtin.digits),
         Listing(
-            name="breast-cancer", summary="569 tumours, 30 measurements", make=small.breast_cancer
+            name="breast-cancer", summary="569 tumours, 30 measurements", make=builtin.breast_cancer
         ),
         Listing(
             name="synthetic",
             summary="Gaussian clouds of any size, from a seed",
-            make=small.synthetic,
+            make=builtin.synthetic,
         ),
         Listing(
             name="strokes",
@@ -110,7 +110,7 @@ def load(name: str | Path, *, folder: Path | None = None, **options: Any) -> Dat
     """
     # A name of the catalogue is never taken for a folder that happens to be called so.
     if str(name) and str(name) not in CATALOGUE and Path(name).is_dir():
-        return made_with(partial(own.read_folder, Path(name)), options, str(name))
+        return made_with(partial(user_folder.read_folder, Path(name)), options, str(name))
     found = listing(str(name))
     if found.make is not None:
         return made_with(found.make, options, found.name)

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 
-from pacdp.data.folder import only_one
 from pacdp.data.images import Download, ImageSet, Package
+from pacdp.data.storage import only_one
 from pacdp.errors import DataError
 
 # Told how many bytes there are so far, and how many there will be if that is known.

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pacdp.data.folder import LARGEST_MEMBER
 from pacdp.data.records import content_of
+from pacdp.data.storage import LARGEST_MEMBER
 from pacdp.errors import DataError
 
 Bytes = NDArray[np.uint8]

@@ -29,8 +29,8 @@ from importlib import resources
 import numpy as np
 from numpy.typing import NDArray
 
-from pacdp.checks import member
 from pacdp.data.records import Dataset, Provenance, Records, digests, stratified
+from pacdp.validation import member
 
 HOSPITALS = ("cleveland", "hungary", "switzerland", "long-beach")
 CLASSES = ("no disease", "disease")

@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pacdp.checks import member
 from pacdp.data import formats
-from pacdp.data.folder import files_of, staged
 from pacdp.data.formats import Bytes
 from pacdp.data.records import Dataset, Provenance, Records, digests
+from pacdp.data.storage import files_of, staged
 from pacdp.errors import DataError
+from pacdp.validation import member
 
 Files = Mapping[str, Path]
 

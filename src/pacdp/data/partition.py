@@ -13,9 +13,9 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from pacdp.checks import count, member, positive_number
 from pacdp.data.records import Array, Dataset, Records, generator
 from pacdp.errors import DataError, InputError
+from pacdp.validation import count, member, positive_number
 
 Indices = list[NDArray[np.int64]]
 # A skewed draw that leaves a client without records is drawn again, this often.

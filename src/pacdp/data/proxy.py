@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from scipy.stats import norm
 
-from pacdp.checks import count, member
 from pacdp.data.catalogue import load, made_with
 from pacdp.data.heart import HOSPITALS
 from pacdp.data.records import Array, Dataset, Records, digests, generator
 from pacdp.errors import DataError, InputError
+from pacdp.validation import count, member
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

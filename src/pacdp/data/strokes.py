@@ -11,11 +11,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pacdp.checks import count
+from pacdp.data.builtin import TEST_SHARE
 from pacdp.data.records import Dataset, Provenance, Records, generator, stratified
-from pacdp.data.small import TEST_SHARE
 from pacdp.data.strokes_templates import TEMPLATES
 from pacdp.errors import InputError
+from pacdp.validation import count
 
 SIDE, BOX, CENTRE = 28, 20.0, 14.0
 # Points along the path of the pen. A digit is 40 to 80 pixels long, so they overlap.

@@ -10,7 +10,7 @@ import numpy as np
 from pacdp.experiments.cost import bytes_per_round, signal_to_noise
 from pacdp.experiments.prepare import Prepared
 from pacdp.federation import Checkpoint, Result, Workbench, simulate
-from pacdp.federation.engine import EngineName, choose_engine
+from pacdp.federation.engines.base import EngineName, choose_engine
 from pacdp.federation.metrics import by_level
 from pacdp.federation.simulation import Observer
 from pacdp.privacy import Book

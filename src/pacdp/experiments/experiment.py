@@ -13,14 +13,14 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from pacdp.checks import meant
+from pacdp.config import Count, Real, Settings, explain
 from pacdp.data import CATALOGUE
 from pacdp.errors import InputError
+from pacdp.features import Representation
 from pacdp.federation import Aggregation, HotStart, Model, Privacy, Training
 from pacdp.methods import METHODS, Method, method
 from pacdp.offline import Offline
-from pacdp.representation import Representation
-from pacdp.settings import Count, Real, Settings, explain
+from pacdp.validation import meant
 
 _ANY_CURVE = {"family": "power", "coefficients": (1.0, 0.0)}
 

@@ -10,14 +10,14 @@ from pacdp.errors import InputError
 from pacdp.experiments.experiment import Experiment
 from pacdp.experiments.prepare import read_data
 from pacdp.experiments.proxies import find_proxy
+from pacdp.features import fitted, pool, refuse_private
+from pacdp.features.network import Observer
+from pacdp.features.pipeline import quiet
 from pacdp.federation import Workbench, make_plan
 from pacdp.federation.hot_start import hot_start
-from pacdp.federation.workbench import Tensors
+from pacdp.federation.local_model import Tensors
 from pacdp.methods.fedavg import FedAvg
 from pacdp.offline import Setting
-from pacdp.representation import fitted, pool, refuse_private
-from pacdp.representation.network import Observer
-from pacdp.representation.represent import quiet
 from pacdp.schedule import Schedule
 
 

@@ -13,7 +13,7 @@ from pacdp.errors import DataError
 from pacdp.experiments.execute import execute, summary
 from pacdp.experiments.prepare import Prepared
 from pacdp.federation import Plan, Result
-from pacdp.files import write_whole
+from pacdp.storage import write_whole
 
 # What tables, figures and reports ask a result for.
 _NEEDED = (

@@ -9,13 +9,13 @@ from pacdp.data.proxy import PAIRS
 from pacdp.errors import InputError
 from pacdp.experiments.experiment import Data, Experiment
 from pacdp.experiments.proxies import find_proxy
+from pacdp.features import Representation, fitted, pool, represent
+from pacdp.features.network import Observer
+from pacdp.features.pipeline import quiet
 from pacdp.federation import Plan, Workbench, make_plan
 from pacdp.federation.hot_start import before_any_private_record, hot_start
-from pacdp.federation.workbench import Tensors
+from pacdp.federation.local_model import Tensors
 from pacdp.methods import Method
-from pacdp.representation import Representation, fitted, pool, represent
-from pacdp.representation.network import Observer
-from pacdp.representation.represent import quiet
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -1,8 +1,8 @@
 """Which public data stand in for an experiment's own."""
 
 from pacdp.data import Dataset, load, proxy_for
+from pacdp.data.builtin import synthetic
 from pacdp.data.proxy import PAIRS, Proxy
-from pacdp.data.small import synthetic
 from pacdp.errors import InputError
 
 

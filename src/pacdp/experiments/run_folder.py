@@ -31,7 +31,7 @@ from pacdp.arithmetic import RUN_AGAIN
 from pacdp.errors import DataError, InputError
 from pacdp.experiments.prepare import Prepared
 from pacdp.federation import Checkpoint, Plan, Result, Workbench
-from pacdp.federation.workbench import Tensors
+from pacdp.federation.local_model import Tensors
 
 SETUP = ("curve.json", "experiment.json", "partition.json", "environment.json", ".plan.json")
 PACKAGES = ("pacdp", "torch", "numpy", "scipy", "dp-accounting")

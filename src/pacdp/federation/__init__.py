@@ -1,5 +1,6 @@
 """Plan, client, server, and the run that brings them together."""
 
+from pacdp.federation.budget_schedule import Spending
 from pacdp.federation.budgets import Levels
 from pacdp.federation.checkpoint import Checkpoint
 from pacdp.federation.client import Client
@@ -11,12 +12,11 @@ from pacdp.federation.configuration import (
     Privacy,
     Training,
 )
+from pacdp.federation.local_model import Workbench
 from pacdp.federation.messages import Broadcast, Reply
 from pacdp.federation.plan import ClientPlan, Plan, make_plan
 from pacdp.federation.server import Server
 from pacdp.federation.simulation import Result, simulate
-from pacdp.federation.spending import Spending
-from pacdp.federation.workbench import Workbench
 
 __all__ = [
     "Aggregation",

@@ -6,9 +6,9 @@ from typing import Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from pacdp.checks import positive
+from pacdp.config import Real, Settings
 from pacdp.errors import InputError
-from pacdp.settings import Real, Settings
+from pacdp.validation import positive
 
 
 class Levels(Settings):

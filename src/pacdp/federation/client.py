@@ -23,10 +23,10 @@ from pacdp.clipping.numerics import check_noise
 from pacdp.data import Records
 from pacdp.data.records import require_labels
 from pacdp.errors import BudgetExceededError, InputError, located
+from pacdp.federation.client_context import NoiseOf, Participation
+from pacdp.federation.local_model import Workbench
 from pacdp.federation.messages import Broadcast, Reply
 from pacdp.federation.plan import ClientPlan, Plan
-from pacdp.federation.work import NoiseOf, Participation
-from pacdp.federation.workbench import Workbench
 from pacdp.methods import Answer
 from pacdp.privacy import Book, MemoryBook, Release
 

@@ -4,10 +4,10 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from pacdp.config import Count, Real, Settings, Whole
+from pacdp.federation.budget_schedule import Spending
 from pacdp.federation.budgets import Levels
-from pacdp.federation.spending import Spending
 from pacdp.privacy import DEFAULT_DELTA
-from pacdp.settings import Count, Real, Settings, Whole
 
 
 class Model(Settings):
@@ -51,7 +51,7 @@ class Training(Settings):
         return clients if self.clients_per_round == "all" else self.clients_per_round
 
     def asking(self, clients: int) -> dict[str, Any]:
-        """How clients are asked, as the functions of :mod:`~pacdp.federation.participation` do."""
+        """How clients are sampled, as :mod:`~pacdp.federation.client_sampling` takes it."""
         per_round = self.asked(clients)
         unlimited = self.cap == "rounds" or per_round == clients
         return {

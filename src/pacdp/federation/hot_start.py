@@ -10,8 +10,8 @@ import torch
 from pacdp.data import Dataset
 from pacdp.errors import InputError
 from pacdp.federation.configuration import HotStart
+from pacdp.federation.local_model import Tensors, Workbench
 from pacdp.federation.metrics import evaluate
-from pacdp.federation.workbench import Tensors, Workbench
 
 
 def hot_start(bench: Workbench, proxy: Dataset, settings: HotStart, *, seed: int) -> Tensors:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pacdp.federation.workbench import Tensors
+from pacdp.federation.local_model import Tensors
 from pacdp.methods import Public
 
 

@@ -17,20 +17,20 @@ from typing import Any, Self
 from pydantic import Field, PositiveInt, ValidationError, field_validator, model_validator
 
 from pacdp.arithmetic import ARITHMETIC, refuse_other_arithmetic
-from pacdp.checks import word
 from pacdp.clipping.numerics import check_clipping_bound
+from pacdp.config import Settings, explain
 from pacdp.errors import DataError, InputError
+from pacdp.features import Representation, Track
 from pacdp.federation.budgets import deal_budgets
-from pacdp.federation.configuration import Aggregation, HotStart, Model, Privacy, Training
-from pacdp.federation.participation import (
+from pacdp.federation.client_sampling import (
     participants,
     participation_cap,
     participations_ahead,
 )
+from pacdp.federation.configuration import Aggregation, HotStart, Model, Privacy, Training
 from pacdp.methods import Charge, Method, Terms, method
 from pacdp.privacy import Adjacency, Book, Guarantee, Release, Scope, account, total_mu
-from pacdp.representation import Representation, Track
-from pacdp.settings import Settings, explain
+from pacdp.validation import word
 
 # A budget must be more than nothing, also where one release costs nothing that can be told.
 SMALLEST_EPSILON = 1e-12

@@ -10,15 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pacdp.checks import FloatArray
 from pacdp.clipping import Bounded, SystemNoise, release
 from pacdp.errors import InputError
+from pacdp.federation.client_context import NoiseOf
+from pacdp.federation.local_model import Tensors
 from pacdp.federation.messages import Broadcast, Reply
+from pacdp.federation.optimizers import Stepper
 from pacdp.federation.plan import Plan
-from pacdp.federation.stepper import Stepper
 from pacdp.federation.weights import client_weights
-from pacdp.federation.work import NoiseOf
-from pacdp.federation.workbench import Tensors
+from pacdp.validation import FloatArray
 
 
 class Server:

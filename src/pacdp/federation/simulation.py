@@ -18,11 +18,11 @@ from pacdp.errors import BudgetExceededError, InputError
 from pacdp.federation import metrics
 from pacdp.federation.checkpoint import Checkpoint, Progress
 from pacdp.federation.client import Client, checked_book, simulated_noise
-from pacdp.federation.engine import EngineName, choose_engine
+from pacdp.federation.engines.base import EngineName, choose_engine
+from pacdp.federation.local_model import Tensors, Workbench
 from pacdp.federation.messages import Reply
 from pacdp.federation.plan import Plan
 from pacdp.federation.server import Server
-from pacdp.federation.workbench import Tensors, Workbench
 from pacdp.privacy import Book, Release, total_mu
 from pacdp.privacy.filter import listed
 
@@ -108,8 +108,8 @@ def simulate(
     probability that a client that is asked fails: half of those before they have paid, half after,
     when the release is paid for and lost. With a ``checkpoint`` the run goes on where it stood.
     ``make`` gives a model of one's own. ``engine`` says how a round is computed
-    (:mod:`pacdp.federation.engine`): the numbers are the same to rounding, and ``one-by-one`` is
-    for looking for mistakes.
+    (:mod:`pacdp.federation.engines.base`): the numbers are the same to rounding, and
+    ``one-by-one`` is for debugging.
 
     >>> from pacdp.data import load, partition
     >>> from pacdp.federation import Privacy, Training, make_plan

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pacdp.checks import FloatArray
 from pacdp.federation.plan import Plan
 from pacdp.methods import Public
+from pacdp.validation import FloatArray
 
 
 def client_weights(

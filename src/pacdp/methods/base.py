@@ -16,8 +16,8 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from pacdp.clipping import Bounded
+from pacdp.config import Settings
 from pacdp.privacy import Adjacency, Scope, calibrate
-from pacdp.settings import Settings
 
 Tensors = dict[str, Tensor]
 # What a method keeps on the server, from noised values alone. It is sent to every client.

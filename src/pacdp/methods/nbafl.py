@@ -6,9 +6,9 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from pacdp.config import Real
 from pacdp.methods.base import Answer, Charge, Method, Task, Terms, Work
 from pacdp.privacy import calibrate
-from pacdp.settings import Real
 
 
 class Nbafl(Method):

@@ -5,10 +5,10 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from pacdp.config import Real
 from pacdp.errors import InputError
 from pacdp.methods.base import Charge, Terms
 from pacdp.methods.nbafl import Nbafl
-from pacdp.settings import Real
 
 
 class NoiseOnce(Nbafl):

@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 from pydantic import Field
 
-from pacdp.checks import positive_number
+from pacdp.config import Real
 from pacdp.errors import InputError
 from pacdp.methods.base import (
     Answer,
@@ -26,7 +26,7 @@ from pacdp.methods.base import (
     Work,
     clipped_gradients,
 )
-from pacdp.settings import Real
+from pacdp.validation import positive_number
 
 # Bounds that were driven to the end of the numbers would stop training for good.
 SMALLEST, LARGEST = 1e-6, 1e6

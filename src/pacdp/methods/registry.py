@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from pacdp.checks import meant
+from pacdp.config import explain
 from pacdp.errors import InputError
 from pacdp.methods.base import Method
 from pacdp.methods.dp_fedavg import DpFedAvg
@@ -16,7 +16,7 @@ from pacdp.methods.noise_once import NoiseOnce
 from pacdp.methods.pac_dp import PacDp
 from pacdp.methods.quantile import AdaptiveQuantile, MedianTracker, NonPrivateQuantile
 from pacdp.methods.rpdp_fl import RpdpFl
-from pacdp.settings import explain
+from pacdp.validation import meant
 
 METHODS: dict[str, type[Method]] = {
     kind.name: kind

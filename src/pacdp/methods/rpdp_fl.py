@@ -6,10 +6,10 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from pacdp.config import Real
 from pacdp.errors import InputError
 from pacdp.methods.base import Answer, Charge, Method, Terms, Work
 from pacdp.privacy import Scope, calibrate, calibrate_sampling_rate
-from pacdp.settings import Real
 
 
 class RpdpFl(Method):

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from pacdp.checks import meant
 from pacdp.errors import InputError
 from pacdp.models import plain, resnet
+from pacdp.validation import meant
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "logistic": plain.logistic,

@@ -8,8 +8,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from pacdp.checks import count
 from pacdp.errors import InputError
+from pacdp.validation import count
 
 Shape = tuple[int, ...]
 

@@ -6,7 +6,7 @@ from typing import Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from pacdp.settings import Count, Real, Settings
+from pacdp.config import Count, Real, Settings
 
 
 class Axis(Settings):

@@ -8,10 +8,10 @@ import numpy as np
 
 from pacdp import __version__
 from pacdp.curve import Choice, Curve, Fitted, choose, fit
-from pacdp.curve.choice import smoothed
+from pacdp.curve.threshold_selection import smoothed
 from pacdp.offline.configuration import Offline
 from pacdp.offline.grid import Cell, Grid, Kept, Matrix, Worker, in_process, run_grid
-from pacdp.offline.setting import Setting
+from pacdp.offline.proxy_task import Setting
 
 Observer = Callable[[Cell, float], None]
 

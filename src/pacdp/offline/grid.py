@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from pacdp.arithmetic import refuse_other_arithmetic, stamped
-from pacdp.checks import FloatArray
 from pacdp.errors import DataError
-from pacdp.offline.setting import Setting
+from pacdp.offline.proxy_task import Setting
 from pacdp.offline.together import can_train_together, score_together
+from pacdp.validation import FloatArray
 
 
 @dataclass(frozen=True, order=True)

@@ -19,15 +19,15 @@ from pacdp.data import Dataset, Partition
 from pacdp.errors import BudgetExceededError
 from pacdp.federation import ClientPlan, Plan, Workbench
 from pacdp.federation.batches import Padded, PaddedBatches
+from pacdp.federation.client_context import local_batches
+from pacdp.federation.engines.stacked import cannot_stack, worth_stacking
+from pacdp.federation.engines.threaded import on_threads
 from pacdp.federation.metrics import quick
+from pacdp.federation.optimizers import Stepper
 from pacdp.federation.server import AveragedModel
-from pacdp.federation.stack import cannot_stack, worth_stacking
-from pacdp.federation.stepper import Stepper
-from pacdp.federation.threads import on_threads
 from pacdp.federation.weights import client_weights
-from pacdp.federation.work import local_batches
 from pacdp.offline.cells import Tensors, cells_for
-from pacdp.offline.setting import Setting, scored
+from pacdp.offline.proxy_task import Setting, scored
 from pacdp.privacy import MemoryBook
 
 # So many numbers are in one program at most.

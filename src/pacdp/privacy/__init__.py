@@ -7,11 +7,11 @@ was certified.
 
 from pacdp.privacy.accountants import ACCOUNTANTS
 from pacdp.privacy.accounting import Calibration, account, calibrate, calibrate_sampling_rate
-from pacdp.privacy.book import Book, MemoryBook
 from pacdp.privacy.filter import Filter, Tally
 from pacdp.privacy.gaussian import delta_for, epsilon_for, mu_for
 from pacdp.privacy.guarantee import DEFAULT_DELTA, Adjacency, Guarantee, Scope
 from pacdp.privacy.ledger import Entry, Ledger
+from pacdp.privacy.memory_ledger import Book, MemoryBook
 from pacdp.privacy.releases import Release, total_mu
 
 __all__ = [

@@ -12,13 +12,13 @@ from typing import Protocol
 
 import numpy as np
 
-from pacdp.checks import FloatArray, IntArray, member
 from pacdp.errors import InputError
 from pacdp.privacy import poisson
 from pacdp.privacy.gaussian import epsilon_for, mu_for
 from pacdp.privacy.guarantee import Adjacency
 from pacdp.privacy.releases import Release, total_mu
-from pacdp.privacy.search import smallest_noise
+from pacdp.privacy.root_finding import smallest_noise
+from pacdp.validation import FloatArray, IntArray, member
 
 
 class Accountant(Protocol):

@@ -8,7 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pacdp.checks import (
+from pacdp.errors import InputError
+from pacdp.privacy.accountants import choose, noise_by_search
+from pacdp.privacy.guarantee import DEFAULT_DELTA, Adjacency, Guarantee, Scope
+from pacdp.privacy.poisson import pld_epsilon
+from pacdp.privacy.releases import Release
+from pacdp.privacy.root_finding import largest_rate
+from pacdp.validation import (
     FloatArray,
     IntArray,
     budget,
@@ -18,12 +24,6 @@ from pacdp.checks import (
     single,
     together,
 )
-from pacdp.errors import InputError
-from pacdp.privacy.accountants import choose, noise_by_search
-from pacdp.privacy.guarantee import DEFAULT_DELTA, Adjacency, Guarantee, Scope
-from pacdp.privacy.poisson import pld_epsilon
-from pacdp.privacy.releases import Release
-from pacdp.privacy.search import largest_rate
 
 # Calibrated noise is larger than the budget asks for by this much, so that K debits of a rounded
 # 1/z² still fit into it and `account` of the answer never exceeds the target.

@@ -25,13 +25,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
-from pacdp.checks import LARGEST_COUNT, budget, single
 from pacdp.errors import BudgetExceededError, InputError
 from pacdp.privacy.accounting import account
 from pacdp.privacy.gaussian import mu_for
 from pacdp.privacy.guarantee import Guarantee, Scope
 from pacdp.privacy.releases import Release, total_mu
-from pacdp.privacy.search import smallest_noise
+from pacdp.privacy.root_finding import smallest_noise
+from pacdp.validation import LARGEST_COUNT, budget, single
 
 # A share of μ² too small to be worth a release: what calibration's headroom leaves over.
 NOTHING = 1e-9

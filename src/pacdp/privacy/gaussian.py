@@ -25,8 +25,8 @@ from numpy.typing import ArrayLike
 from scipy.optimize import brentq, elementwise
 from scipy.special import erfcx, log_ndtr, ndtri, ndtri_exp
 
-from pacdp.checks import FloatArray, budget, not_negative, positive, probability
 from pacdp.errors import InputError
+from pacdp.validation import FloatArray, budget, not_negative, positive, probability
 
 # ε is about μ²/2, and must stay a number.
 LARGEST_MU = 1e100

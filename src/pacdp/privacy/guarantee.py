@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self
 
-from pacdp.checks import member, not_negative, probability, single, word
+from pacdp.validation import member, not_negative, probability, single, word
 
 DEFAULT_DELTA = 1e-5
 

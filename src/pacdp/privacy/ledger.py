@@ -1,7 +1,7 @@
 """The client's own book of its budget: one file, debited before anything leaves.
 
 A release is reserved, committed and synced *before* it may leave the client. Over the budget it is
-refused with what is left. The book is a :class:`~pacdp.privacy.chain.Chain` of entries, and its
+refused with what is left. It is a :class:`~pacdp.privacy.hash_chain.Chain` of entries, and its
 state is the :class:`~pacdp.privacy.filter.Filter` that the entries add up to: nothing else is
 stored, so nothing can disagree with it. A crash at any moment can lose a release that was paid for,
 and never a payment.
@@ -36,14 +36,14 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from pacdp.checks import budget as checked_budget
-from pacdp.checks import single, text, word
 from pacdp.errors import BudgetExceededError, InputError, LedgerError
-from pacdp.privacy.book import refuse_more
-from pacdp.privacy.chain import Chain, Link
 from pacdp.privacy.filter import Filter, Tally
 from pacdp.privacy.guarantee import Adjacency, Guarantee
+from pacdp.privacy.hash_chain import Chain, Link
+from pacdp.privacy.memory_ledger import refuse_more
 from pacdp.privacy.releases import Release
+from pacdp.validation import budget as checked_budget
+from pacdp.validation import single, text, word
 
 _RELEASE_FIELDS = [field.name for field in fields(Release)]
 

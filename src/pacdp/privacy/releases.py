@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Self
 
-from pacdp.checks import count, positive, rate, single, word
 from pacdp.errors import InputError
 from pacdp.privacy.gaussian import LARGEST_MU
 from pacdp.privacy.guarantee import Adjacency
+from pacdp.validation import count, positive, rate, single, word
 
 
 @dataclass(frozen=True, kw_only=True)

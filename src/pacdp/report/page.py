@@ -16,13 +16,13 @@ from pacdp.curve import Curve
 from pacdp.experiments import Outcome
 from pacdp.experiments.run_folder import environment
 from pacdp.report import summary
-from pacdp.report.arms import Arms, checked, terms_of
-from pacdp.report.client_figures import client_accuracy, client_epsilon, signal_to_noise
-from pacdp.report.figures import accuracy_by_level, accuracy_over_rounds, final_by_method
-from pacdp.report.mechanism_figures import curve_of, curve_picture, thresholds
-from pacdp.report.palette import LOOKS
-from pacdp.report.picture import Picture, Table
-from pacdp.report.svg import svg
+from pacdp.report.comparison import Arms, checked, terms_of
+from pacdp.report.figures.base import Picture, Table
+from pacdp.report.figures.clients import client_accuracy, client_epsilon, signal_to_noise
+from pacdp.report.figures.comparison import accuracy_by_level, accuracy_over_rounds, final_by_method
+from pacdp.report.figures.mechanism import curve_of, curve_picture, thresholds
+from pacdp.report.figures.palette import LOOKS
+from pacdp.report.figures.svg import svg
 from pacdp.report.tables import clients_table, methods_table
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from pacdp.experiments import Outcome
 from pacdp.experiments.execute import Spread, epsilons
-from pacdp.report.arms import Arms, chance_of, finals, metric_of, terms_of
-from pacdp.words import counted, least_middle_most, score
+from pacdp.formatting import counted, least_middle_most, score
+from pacdp.report.comparison import Arms, chance_of, finals, metric_of, terms_of
 
 KINDS = (
     "within the budgets",

@@ -5,10 +5,7 @@ from typing import Any
 
 from pacdp.experiments import Outcome
 from pacdp.experiments.execute import Spread, epsilons
-from pacdp.report.arms import Arms, finals, metric_of, terms_of
-from pacdp.report.client_figures import left_over, ordered
-from pacdp.report.picture import Table
-from pacdp.words import (
+from pacdp.formatting import (
     NOTHING,
     duration,
     least_middle_most,
@@ -17,6 +14,9 @@ from pacdp.words import (
     score,
     size,
 )
+from pacdp.report.comparison import Arms, finals, metric_of, terms_of
+from pacdp.report.figures.base import Table
+from pacdp.report.figures.clients import left_over, ordered
 
 
 def methods_table(arms: Arms) -> Table:

@@ -4,9 +4,9 @@ Rounds, steps, batches, distance, bound, dimension, averaging and weights cost n
 as long as no private record is looked at. Every method can have the same search.
 """
 
-from pacdp.tuning.search import Found, Step, search
-from pacdp.tuning.tune import tune
-from pacdp.tuning.tuned import Expected, Promised, Tuned, overruled, with_plan
+from pacdp.tuning.coordinate_search import Found, Step, search
+from pacdp.tuning.tuned_configuration import Expected, Promised, Tuned, overruled, with_plan
+from pacdp.tuning.tuner import tune
 
 __all__ = [
     "Expected",

@@ -1,0 +1,112 @@
+"""``pacdp evaluate`` and ``pacdp predict``: what a trained model is worth, and what it says."""
+
+import csv
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pacdp.cli import options
+from pacdp.cli.output import print_json, print_rows
+from pacdp.errors import InputError
+
+if TYPE_CHECKING:
+    from pacdp.data import Dataset
+    from pacdp.federation import Plan
+
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")]
+DataPath = Annotated[
+    str, typer.Option("--data", metavar="DATA", help="A data set's name, or one's own folder.")
+]
+
+
+def evaluate_command(
+    run: RunPath, data: DataPath, device: options.Device = "cpu", as_json: options.Json = False
+) -> None:
+    """Measure a trained model on records: the test records of a set, or all of one's own folder."""
+    import numpy as np
+
+    from pacdp.experiments import Run
+    from pacdp.federation.metrics import chance, full, predict
+
+    loaded = Run.load(run)
+    inputs, labels = _inputs(loaded.plan, data, options.device(device))
+    classes = loaded.plan.classes
+    predicted = predict(loaded.model().to(device), inputs, classes=classes)
+    found: dict[str, Any] = full(predicted, np.asarray(labels), classes=classes)
+    found["chance"] = chance(np.asarray(labels), classes=classes)
+    if as_json:
+        print_json({"run": str(run), "data": data, "records": len(labels), **found})
+        return
+    rows = {"records": str(len(labels))}
+    print_rows(rows | {key: f"{value:.4g}" for key, value in found.items() if value is not None})
+
+
+def predict_command(
+    run: RunPath,
+    data: DataPath,
+    out: Annotated[Path, typer.Option(help="A CSV file for the predictions.")],
+    device: options.Device = "cpu",
+) -> None:
+    """Write a trained model's answers to records: class and probabilities, or the value."""
+    from pacdp.experiments import Run
+    from pacdp.federation.metrics import predict
+
+    loaded = Run.load(run)
+    options.new_file(out)
+    classes = loaded.plan.classes
+    inputs, _ = _inputs(loaded.plan, data, options.device(device))
+    predicted = predict(loaded.model().to(device), inputs, classes=classes)
+    with out.open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        names = [f"probability_{number}" for number in range(classes)]
+        writer.writerow(["record", "class", *names] if classes else ["record", "value"])
+        for number, row in enumerate(predicted):
+            answer = [int(row.argmax()), *(f"{p:.6g}" for p in row)] if classes else [f"{row:.6g}"]
+            writer.writerow([number, *answer])
+    typer.echo(f"{len(predicted)} predictions: {out}")
+
+
+def seen(plan: "Plan", data: str, dataset: "Dataset") -> "Dataset":
+    """Records as the run's model saw them."""
+    from pacdp.cli.progress import waiting
+    from pacdp.features import fitted
+
+    assert plan.representation is not None
+    with waiting() as making:
+        ready = fitted(plan.representation, dataset.shape, observe=making)
+        # A few directions of other images are as many numbers, and mean something else.
+        apart = [key for key, was in plan.provenance.items() if ready.provenance.get(key) != was]
+        if apart:
+            raise InputError(
+                f"--data {data}: its records have another representation than the model's "
+                f"({apart[0]} is {ready.provenance.get(apart[0])}, must be "
+                f"{plan.provenance[apart[0]]})"
+            )
+        return ready.represent(dataset, observe=making)
+
+
+def _inputs(plan: "Plan", data: str, device: str) -> tuple[Any, Any]:
+    """Records to look at: a set's test records, or every record of one's own folder."""
+    import numpy as np
+
+    from pacdp.data import CATALOGUE, load
+
+    known = data in CATALOGUE
+    dataset = load(data) if known else load(data, classes=plan.classes)
+    if plan.representation is not None:
+        dataset = seen(plan, data, dataset)
+    if dataset.shape != plan.shape:
+        raise InputError(
+            f"--data {data}: has records {dataset.shape}, the model takes {plan.shape}"
+        )
+    parts = [dataset.test] if known else [dataset.train, dataset.test]
+    labels = np.concatenate([part.labels for part in parts])
+    if plan.classes and labels.max() >= plan.classes:
+        raise InputError(
+            f"--data {data}: has a label that the model does not know, "
+            f"must be from 0 to {plan.classes - 1}"
+        )
+    import torch
+
+    return torch.cat([part.tensors(device)[0] for part in parts]), labels

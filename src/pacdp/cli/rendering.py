@@ -1,0 +1,119 @@
+"""How plans and results are shown to a person."""
+
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from pacdp import formatting
+from pacdp.cli.output import print_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pacdp.experiments import Prepared
+    from pacdp.federation import Plan
+
+
+def print_result(prepared: "Prepared", found: dict[str, Any]) -> None:
+    """The outcome of a run: metrics, guarantees, and a row for each client."""
+    rows = {"method": f"{found['method']} {settings(prepared.plan.settings)}".strip()}
+    if prepared.plan.tuning is not None:
+        rows["plan"] = plan(prepared.plan.tuning)
+    if found["before_private_data"] is not None:
+        rows["before"] = f"{found['before_private_data']['accuracy']:.1%} before any private data"
+    if found["accuracy"] is not None:
+        rows["accuracy"] = f"{found['accuracy']:.1%} (chance {found['chance']:.1%})"
+    if "loss" not in found["metrics"]:
+        rows["loss"] = "none: the model diverged, its answers are not finite"
+    rows |= {
+        name.replace("_", " "): f"{value:.4g}"
+        for name, value in found["metrics"].items()
+        if name != "accuracy"
+    }
+    for name in ("planned", "realised"):
+        values = [client[f"epsilon_{name}"] for client in found["clients"]]
+        rows[f"ε {name}"] = formatting.least_middle_most(
+            [value for value in values if value is not None]
+        )
+    if len(found["accuracy_by_budget"]) > 1:
+        rows["by budget"] = ", ".join(
+            f"ε = {budget}: {accuracy:.1%}"
+            for budget, accuracy in found["accuracy_by_budget"].items()
+        )
+    rows["rounds"] = f"{found['rounds']} in {formatting.duration(found['seconds'])}"
+    print_rows(rows)
+    if len(found["clients"]) > 20:
+        return
+    table = Table(title=terms(prepared.plan.privacy, prepared.plan.unit))
+    table.add_column("client", no_wrap=True)
+    for heading in ("records", "budget", "certified", "K", "σ/C", "refused", "accuracy"):
+        table.add_column(heading, justify="right")
+    for client in found["clients"]:
+        accuracy = client["accuracy"]
+        table.add_row(
+            *(client["id"], str(client["records"]), formatting.number(client["epsilon_budget"])),
+            "-" if client["epsilon_realised"] is None else f"{client['epsilon_realised']:.6g}",
+            str(client["releases"]),
+            *(formatting.number(client["noise_multiplier"]), str(client["refused"])),
+            "-" if accuracy is None else f"{accuracy:.1%}",
+        )
+    Console().print(table)
+
+
+def plan(tuning: "Mapping[str, Any] | None") -> str:
+    """Whose choice a plan is, and what it lets expect.
+
+    >>> plan(None)
+    'published'
+    """
+    if tuning is None:
+        return "published"
+    from pacdp.tuning import Promised
+
+    promised = tuning.get("privacy")
+    terms = "" if promised is None else f" ({Promised.model_validate(promised)})"
+    said = f"{expected(tuning['expected'])} expected there{terms}"
+    return f"tuned on {tuning['proxy']['name']}: {said}"
+
+
+def expected(found: "Mapping[str, Any]") -> str:
+    """A mean with its deviation over seeds.
+
+    >>> expected({"metric": "accuracy", "mean": 0.9, "deviation": 0.02, "seeds": [5, 6]})
+    '90.0 ± 2.0 %'
+    """
+    return formatting.mean_and_deviation(found["mean"], found["deviation"], found["metric"])
+
+
+def representation(plan: "Plan") -> str:
+    """What the model sees instead of the records, and what that was made from."""
+    settings = plan.representation
+    if settings is None:
+        return "none: the model sees the records"
+    size = f"{plan.shape[0]} numbers"
+    made_from = plan.provenance
+    source = made_from["made by"] if made_from["records"] == "none" else made_from["records"]
+    return f"{settings.name}, {size}, whitening {settings.whitening:g}; from {source}"
+
+
+def terms(privacy: Any, unit: str) -> str:
+    """What every ε of a table stands for."""
+    scope = "" if privacy.scope == "total" else ", budget per release"
+    return f"ε at {formatting.terms(privacy.delta, privacy.adjacency, unit)}{scope}"
+
+
+def settings(settings: dict[str, Any]) -> str:
+    """The settings of a method in a few words."""
+    parts = []
+    for name, value in settings.items():
+        if name == "curve":
+            shown = ", ".join(f"{number:g}" for number in value["coefficients"])
+            parts.append(f"F {value['family']} [{shown}]")
+        elif name == "schedule":
+            parts.append(
+                "λ(t) = 1" if value["kind"] == "none" else f"λ(t) down to {value['least']:g}"
+            )
+        else:
+            parts.append(f"{name} = {value}")
+    return f"({'; '.join(parts)})" if parts else ""

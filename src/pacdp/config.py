@@ -1,0 +1,82 @@
+"""Settings as frozen values, and refusals of wrong ones in one line."""
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Annotated, Any, Self, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError
+
+from pacdp.validation import meant
+
+# Neither true nor "0.1" is a number.
+Real = Annotated[float, Strict()]
+Whole = Annotated[int, Strict()]
+Count = Annotated[int, Strict(), Field(gt=0)]
+
+
+class Settings(BaseModel):
+    """Plain values that cannot be changed, and no unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy with some values changed, and nothing that was computed from the old ones."""
+        copied = super().model_copy(update=update, deep=deep)
+        for kind in type(self).__mro__:
+            for name, value in vars(kind).items():
+                if isinstance(value, cached_property):
+                    copied.__dict__.pop(name, None)
+        return copied
+
+
+def explain(error: ValidationError, model: type[BaseModel], where: str = "") -> str:
+    """The worst fault of a pydantic refusal, with the nearest right key for a wrong one.
+
+    >>> class Training(Settings):
+    ...     rounds: int = 1
+    >>> try:
+    ...     Training(round=3)
+    ... except ValidationError as error:
+    ...     explain(error, Training, "training")
+    'training.round: is no setting; did you mean rounds? There are rounds'
+    """
+    faults = error.errors(include_url=False)
+    # A wrong key explains a missing one; and where several forms are allowed, what got furthest
+    # into one of them is what was meant.
+    order = ("extra_forbidden", "value_error")
+    fault = max(faults, key=lambda f: (f["type"] == order[0], f["type"] == order[1], len(f["loc"])))
+    path = [str(part) for part in fault["loc"]]
+    place = ".".join([part for part in (where, *path) if part and not _is_form(part)])
+    if fault["type"] == "extra_forbidden":
+        names = _names(model, path[:-1])
+        near = meant(path[-1], names)
+        return f"{place}: is no setting; {near}There are {', '.join(names) or 'none'}"
+    if fault["type"] == "missing":
+        return f"{place}: is missing"
+    message = fault["msg"].removeprefix("Value error, ")
+    given = fault.get("input")
+    shown = f" = {given!r}" if isinstance(given, str | int | float) else ""
+    return f"{place}{shown}: {message[0].lower()}{message[1:]}"
+
+
+def _is_form(part: str) -> bool:
+    """Whether a step of a place only says which of several allowed forms was tried."""
+    return part in ("float", "int", "str", "Levels", "Axis") or "[" in part
+
+
+def _names(model: type[BaseModel], path: list[str]) -> list[str]:
+    """The settings there are at a place inside a model."""
+    current: Any = model
+    for part in path:
+        if _is_form(part):
+            continue
+        field = current.model_fields.get(part) if _is_model(current) else None
+        if field is None:
+            return []
+        kinds = [field.annotation, *get_args(field.annotation)]
+        current = next((kind for kind in kinds if _is_model(kind)), None)
+    return [f.alias or n for n, f in current.model_fields.items()] if _is_model(current) else []
+
+
+def _is_model(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)

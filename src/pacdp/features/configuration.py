@@ -1,0 +1,60 @@
+"""What a user decides about the numbers that a model sees instead of the records."""
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from pacdp.config import Count, Real, Settings, Whole
+
+MOST_DIMENSIONS = 512
+
+Track = Literal["public", "private-only"]
+
+
+class Representation(Settings):
+    """A public way from a record to the numbers that a model is trained on.
+
+    It is fixed before any private record is read, so it costs nothing. Without ``public`` no record
+    of anyone goes into it: what must be learned is learned from generated images.
+
+    >>> Representation(name="gradients").track
+    'private-only'
+    >>> Representation(name="network", public="cifar100").track
+    'public'
+    """
+
+    name: Literal["plain", "gradients", "scattering", "patches", "combined", "network"] = Field(
+        "plain",
+        description="plain (the values themselves), gradients, scattering, patches, combined "
+        "(gradients and patches) or network.",
+    )
+    dimension: Count | None = Field(
+        None,
+        le=MOST_DIMENSIONS,
+        description="How many principal directions are kept; by default all, but at most 512.",
+    )
+    whitening: Real = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="0 leaves directions as they are, 1 gives all of them the same spread.",
+    )
+    public: str | None = Field(
+        None,
+        description="Public data: cifar10, cifar100 or handwriting; by default generated images.",
+    )
+    seed: Whole = Field(0, ge=0, lt=2**63, description="Of what is generated and trained.")
+    settings: dict[str, Real] = Field({}, description="The map's, such as epochs or width.")
+
+    @model_validator(mode="after")
+    def _checked(self) -> Self:
+        if self.name == "network" and self.public is None:
+            raise ValueError("a network must have public data to be trained on")
+        if self.whitening and self.dimension is None:
+            raise ValueError(f"whitening = {self.whitening:g}: must have a dimension")
+        return self
+
+    @property
+    def track(self) -> Track:
+        """Whether public records went into it."""
+        return "private-only" if self.public is None else "public"

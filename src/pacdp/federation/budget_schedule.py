@@ -1,0 +1,66 @@
+"""How a client's budget moves over its participations.
+
+Noise need not be the same each time. A participation may spend any share of what a client has,
+chosen as the training goes on, and the whole stays within (ε, δ): Gaussian releases are certified
+by their sum Σ 1/z² alone, which the client's book adds up and compares with its limit before
+anything leaves (:mod:`pacdp.privacy.filter`). A share depends on who took part when, which the
+server sees anyway, and never on a record.
+"""
+
+import math
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from pacdp.config import Real, Settings
+
+# So little of a budget cannot be told from rounding.
+NOTHING = 1e-9
+
+
+class Spending(Settings):
+    """What share of its budget each participation of a client spends.
+
+    ``even``
+        The same each time: the budget over the planned number of participations.
+    ``late``
+        More and more: the last planned participation spends ``growth`` times as much as the first.
+    ``replan``
+        What is left, over the participations that may still come. A client that was asked less
+        often than planned has less noise from then on; one that is asked more often has more noise,
+        and refuses only when all is spent.
+
+    >>> late = Spending(policy="late", growth=3)
+    >>> [round(late.share(made=made, spent=0.0, planned=3, ahead=3), 3) for made in range(3)]
+    [0.174, 0.302, 0.523]
+    """
+
+    policy: Literal["even", "late", "replan"] = Field("even", description="even, late or replan.")
+    growth: Real | None = Field(
+        None,
+        ge=1,
+        le=1e6,
+        description="Under late: the last participation's share over the first's; 4 unless given.",
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.growth is not None and self.policy != "late":
+            raise ValueError(f"growth: is for the policy late, not {self.policy}")
+        return self
+
+    def share(self, *, made: int, spent: float, planned: int, ahead: int) -> float:
+        """The share of the whole budget, of μ², that the next participation spends.
+
+        ``made`` participations have spent the share ``spent``; ``planned`` are planned in all, and
+        ``ahead`` may come from now on, this one included.
+        """
+        if self.policy == "replan":
+            left = 1 - NOTHING - spent
+            return left / ahead if left > NOTHING else 0.0
+        if self.policy == "even" or planned == 1:
+            return 1 / planned
+        # Shares grow by the same factor each time: a geometric sum.
+        rate = math.log(4.0 if self.growth is None else float(self.growth)) / (planned - 1)
+        total = math.expm1(planned * rate) / math.expm1(rate) if rate else float(planned)
+        return math.exp(min(made, planned - 1) * rate) / total

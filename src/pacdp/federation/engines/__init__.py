@@ -1,0 +1,1 @@
+"""The engines that compute a round of clients in one process."""

@@ -1,0 +1,50 @@
+"""Gains in points with what is known of them: zero is the line that says nothing was gained."""
+
+from collections.abc import Mapping
+
+from matplotlib.figure import Figure
+from scipy.stats import t as student
+
+from pacdp.paper.studies.summary import Gain
+from pacdp.report.figures.palette import LOOKS
+
+# Panel, row, series.
+Panels = Mapping[str, Mapping[str, Mapping[str, Gain]]]
+
+
+def gains_figure(panels: Panels) -> Figure:
+    """One panel below the other; in each a row for each thing, and a mark for each series."""
+    rows = [max(len(panel), 1) for panel in panels.values()]
+    figure = Figure(figsize=(8.5, 1.2 + 0.5 * sum(rows) + 0.7 * len(rows)), layout="constrained")
+    all_axes = figure.subplots(
+        len(rows), squeeze=False, sharex=True, gridspec_kw={"height_ratios": rows}
+    )[:, 0]
+    for axes, (title, panel) in zip(all_axes, panels.items(), strict=True):
+        axes.axvline(0, color="0.4", linewidth=1)
+        for place, series in enumerate(panel.values()):
+            for number, (name, gain) in enumerate(series.items()):
+                look = LOOKS[number]
+                axes.errorbar(
+                    gain.points,
+                    place + 0.18 * (number - (len(series) - 1) / 2),
+                    xerr=_half_width(gain),
+                    color=look.colour,
+                    marker=look.marker,
+                    linestyle="none",
+                    capsize=2,
+                    label=name if place == 0 else None,
+                )
+        axes.set_yticks(range(len(panel)), list(panel))
+        axes.set_ylim(len(panel) - 0.5, -0.5)
+        axes.grid(axis="x", alpha=0.3)
+        axes.set_title(title, fontsize="medium", loc="left")
+    all_axes[-1].set_xlabel("gain in accuracy, points (bars: 95 % by Student's t)")
+    handles, labels = all_axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    return figure
+
+
+def _half_width(gain: Gain) -> float:
+    if gain.seeds < 2:
+        return 0.0
+    return float(student.ppf(0.975, gain.seeds - 1)) * gain.standard_error

@@ -1,0 +1,150 @@
+"""One figure for each figure of the paper: accuracy by budget and by round, with its numbers."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from pacdp.curve import Curve
+from pacdp.curve.paper import PAPER
+from pacdp.paper.studies.study import READINGS, Reading, Study, label
+from pacdp.paper.studies.summary import Found, Row
+from pacdp.report.figures.palette import Look, looks_of
+
+Looks = Mapping[str, Look]
+# More lines than this in one panel cannot be told apart.
+CROWD = 6
+
+
+def panels(study: Study) -> list[list[str]]:
+    """Which arms are drawn together: thresholds, and rivals with the best-known of ours.
+
+    >>> from pacdp.paper.studies.study import read_study
+    >>> [len(panel) for panel in panels(read_study("heart", profile="smoke"))]
+    [6, 6]
+    """
+    if len(study.arms) <= CROWD:
+        return [list(study.arms)]
+    ours = [arm for arm in study.arms if study.arm(arm).method == "pac-dp"]
+    fixed = [arm for arm in study.arms if study.arm(arm).method == "fixed"]
+    others = [arm for arm in study.arms if arm not in (*ours, *fixed)]
+    return [ours + fixed, ours[:1] + others]
+
+
+def contest_figure(found: Found) -> Figure:
+    """For each panel: accuracy by round under both readings, and by budget where it was swept."""
+    drawn = panels(found.study)
+    kinds: list[Reading | None] = [
+        reading for reading in READINGS if any(row.reading == reading for row in found.rows)
+    ]
+    if found.sweep:
+        kinds.append(None)
+    picture = Figure(figsize=(4.6 * len(kinds), 4.6 * len(drawn)), layout="constrained")
+    # One scale for all: the eye compares readings.
+    grid = picture.subplots(len(drawn), len(kinds), squeeze=False, sharey=True)
+    for line, arms in zip(grid, drawn, strict=True):
+        looks = looks_of({row.arm: row.runs for row in found.rows if row.arm in arms})
+        for axes, kind in zip(line, kinds, strict=True):
+            if kind is None:
+                _by_budget(axes, found, arms, looks)
+            else:
+                _by_round(axes, found, arms, kind, looks)
+            axes.axhline(100 * found.chance, color="black", linestyle=":", label="chance")
+            axes.grid(alpha=0.3)
+        handles = {h.get_label(): h for axes in line for h in axes.get_legend_handles_labels()[0]}
+        line[-1].legend(
+            handles.values(), handles, loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False
+        )
+    data = "" if found.profile != "smoke" else f" (smoke: {found.data})"
+    picture.suptitle(f"{found.study.title}{data}")
+    return picture
+
+
+def _by_round(
+    axes: Axes, found: Found, arms: Sequence[str], reading: Reading, looks: Looks
+) -> None:
+    for arm in arms:
+        row = found.row(arm, reading)
+        if row is not None:
+            seen = [row.over_rounds(run) for run in row.runs]
+            values = 100 * np.array([list(one.values()) for one in seen])
+            _line(axes, looks[arm], label(arm), list(seen[0]), values)
+        shown = reading == "as-published" and found.profile != "smoke"
+        reported = _reported(found, arm, row) if shown else {}
+        if reported:
+            axes.plot(
+                *(list(reported), [100 * value for value in reported.values()], "*"),
+                color=looks[arm].colour,
+                markersize=9,
+                label=f"{label(arm)}, the paper",
+            )
+    axes.set_xlabel("round")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    spread = " (mean ± s.d.)" if found.study.seeds > 1 else ""
+    axes.set_ylabel(f"test accuracy in %{spread}")
+    axes.set_title(reading, fontsize="medium")
+
+
+def _reported(found: Found, arm: str, row: Row | None) -> Mapping[int, float]:
+    """The paper's numbers by round; that of the end stands at our last round."""
+    paper = found.study.paper
+    if arm in paper.rounds or arm not in paper.final or row is None:
+        return paper.rounds.get(arm, {})
+    return {row.runs[0].plan.rounds: paper.final[arm]}
+
+
+def _by_budget(axes: Axes, found: Found, arms: Sequence[str], looks: Looks) -> None:
+    for arm in arms:
+        rows = [row for row in found.sweep if row.arm == arm]
+        values = 100 * np.array([row.accuracies for row in rows]).T
+        _line(axes, looks[arm], label(arm), [row.epsilon or 0.0 for row in rows], values)
+    first = found.rows[0].runs[0].plan.privacy
+    axes.set_xscale("log")
+    axes.set_xlabel(f"ε of the whole run (δ = {first.delta:g}, {first.adjacency})")
+    axes.set_title("certified, by budget", fontsize="medium")
+
+
+def _line(axes: Axes, look: Look, name: str, places: Sequence[float], values: np.ndarray) -> None:
+    """Mean and band over seeds; values are (seeds, places)."""
+    mean, colour = values.mean(0), look.colour
+    axes.plot(
+        *(places, mean),
+        color=colour,
+        linestyle=look.dash,
+        marker=look.marker,
+        markersize=3.5,
+        # A few tell lines apart; more make files large.
+        markevery=max(1, len(places) // 8),
+        label=name,
+    )
+    if len(values) > 1:
+        spread = values.std(0, ddof=1)
+        axes.fill_between(places, mean - spread, mean + spread, color=colour, alpha=0.08, lw=0)
+
+
+def curves_figure(curves: Mapping[str, Curve], *, data: Mapping[str, str]) -> Figure:
+    """C* of each budget and F through them, beside the paper's F where it gives one."""
+    picture = Figure(figsize=(4.4 * len(curves), 4.2), layout="constrained")
+    grid = picture.subplots(1, len(curves), squeeze=False)[0]
+    for axes, (name, curve) in zip(grid, curves.items(), strict=True):
+        evidence = curve.evidence
+        budgets = np.array(evidence["budgets"])
+        choices = evidence["choices"]
+        fine = np.geomspace(*curve.domain, 200)
+        middle = np.array([choice["bound"] for choice in choices])
+        ends = np.array([[choice["low"], choice["high"]] for choice in choices]).T
+        axes.errorbar(
+            *(budgets, middle, abs(ends - middle)), fmt="o", capsize=3, label="C*, and as good"
+        )
+        axes.plot(fine, [curve(value) for value in fine], label=f"F, {curve.family}")
+        if name in PAPER:
+            known = np.polyval(PAPER[name][0], fine)
+            axes.plot(fine[known > 0], known[known > 0], "--", label="the paper's F, where above 0")
+        plan = evidence["plan"]
+        axes.set(xscale="log", yscale="log", title=data[name], ylabel="clipping bound C")
+        axes.set_xlabel(f"ε (δ = {plan['delta']:g}, {plan['adjacency']})")
+        axes.grid(alpha=0.3)
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), frameon=False)
+    return picture

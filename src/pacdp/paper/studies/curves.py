@@ -1,0 +1,61 @@
+"""The curve of each experiment, beside the paper's where it gives one."""
+
+from functools import partial
+
+from pacdp.curve import Curve
+from pacdp.curve.paper import PAPER
+from pacdp.experiments import read_experiment
+from pacdp.formatting import NOTHING, terms
+from pacdp.paper.figures.studies import curves_figure
+from pacdp.paper.studies import table
+from pacdp.paper.studies.artifact_store import Shelf
+from pacdp.paper.studies.section import Observer, Part, Portion, named
+from pacdp.paper.studies.study import Study
+
+_WORDS = """ε at {terms}. Budgets x bounds x seeds of the grid; regret: the most that F loses \
+against the best bound of the grid at any budget, on fresh seeds."""
+
+
+def curves_portions(study: Study) -> list[Portion]:
+    """Each curve is one."""
+    return [Portion(f"curve of {name}", 1, partial(_fitted, name)) for name in study.experiments]
+
+
+def curves(study: Study, shelf: Shelf, observe: Observer) -> Part:
+    """Fit what is missing, and tell what was found."""
+    found = {name: _fitted(name, shelf, observe) for name in study.experiments}
+    data = {name: named(name, profile=shelf.profile) for name in found}
+    lines = [{"experiment": data[name], **_line(name, curve)} for name, curve in found.items()]
+    plan = next(iter(found.values())).evidence["plan"]
+    said = _WORDS.format(terms=terms(plan["delta"], plan["adjacency"]))
+    shown = table.markdown(list(lines[0]), [list(line.values()) for line in lines], words=2)
+    figure = curves_figure(found, data=data)
+    return Part(study, f"{said}\n\n{shown}", table.csv_lines(lines), figure)
+
+
+def _fitted(name: str, shelf: Shelf, observe: Observer) -> Curve:
+    observe(f"curve of {name}", 0)
+    made = shelf.curve(read_experiment(name, profile=shelf.profile))
+    observe(f"curve of {name}", 1)
+    return made
+
+
+def _line(name: str, curve: Curve) -> dict[str, str]:
+    evidence = curve.evidence
+    bounds = [choice["bound"] for choice in evidence["choices"]]
+    grid = (len(evidence[axis]) for axis in ("budgets", "bounds", "seeds"))
+    shown = ", ".join(f"{value:.3g}" for value in curve.coefficients)
+    theirs = NOTHING
+    if name in PAPER:
+        (a, b, c), r_squared = PAPER[name]
+        theirs = f"{a:g}ε² + {b:g}ε + {c:g}, R² {r_squared:.3f}"
+    return {
+        "proxy": evidence["proxy"]["name"],
+        "grid": " x ".join(map(str, grid)),
+        "least C*": f"{min(bounds):.3g}",
+        "largest C*": f"{max(bounds):.3g}",
+        "F": curve.family if curve.family == "piecewise" else f"{curve.family} [{shown}]",
+        "R²": f"{evidence['families'][curve.family]['r_squared']:.3f}",
+        "regret, points": f"{100 * max(lost['regret'] for lost in evidence['regret']):.1f}",
+        "the paper's F": theirs,
+    }

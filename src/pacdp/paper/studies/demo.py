@@ -1,0 +1,155 @@
+"""The demonstration: four hospitals, four budgets, one model, and no way to overspend."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from pacdp.curve import Curve
+from pacdp.errors import BudgetExceededError
+from pacdp.experiments import Experiment, Outcome, Prepared, prepare, read_experiment
+from pacdp.experiments.execute import execute
+from pacdp.experiments.offline import setting_for
+from pacdp.federation import Broadcast, Client, Plan, Result
+from pacdp.offline import fit_curve
+from pacdp.privacy import Guarantee, Ledger
+from pacdp.report import page
+from pacdp.report.comparison import Arms, chance_of, over_rounds, terms_of
+from pacdp.report.figures.palette import looks_of
+from pacdp.storage import write_whole
+
+# The paper's budget levels for Heart Disease; who holds which is an example.
+EPSILONS = (0.5, 0.05, 0.01, 0.01)
+SEEDS = 10
+METHODS = {
+    "pac-dp": "PAC-DP: each its own budget, C = F(ε)·λ(t)",
+    "fixed": "each its own budget, one C for all",
+    "dp-fedavg": "the smallest budget for all, one C",
+    "nbafl": "noise once, on a clipped update",
+    "rpdp-fl": "one noise, budgets by sampling records",
+    "cgm-median": "C follows the median, and pays for it",
+    "aqc": "one C for all follows a quantile, and pays",
+    "fedavg": "no privacy",
+}
+# More lines would hide one another; the report has them all.
+DRAWN = ("pac-dp", "fixed", "dp-fedavg", "fedavg")
+
+
+def experiment() -> Experiment:
+    """The shipped experiment, with the demonstration's budgets."""
+    return read_experiment("heart-personalised", changes=[f"privacy.epsilon={list(EPSILONS)}"])
+
+
+def fit(made: Experiment) -> Curve:
+    """F, from hundreds of trainings on records that are nobody's."""
+    return fit_curve(setting_for(made), made.offline)
+
+
+def prepared(made: Experiment, curve: Curve, method: str, seed: int) -> Prepared:
+    """One method, ready to run."""
+    given = {"curve": curve} if method == "pac-dp" else {}
+    return prepare(made, method=made.made_method(method, given), seed=seed)
+
+
+def train(ready: Prepared, ledgers: Sequence[Ledger] | None = None) -> Result:
+    """Run one method, drawing on ledgers if there are any."""
+    return execute(ready, books=ledgers)
+
+
+def open_ledgers(folder: Path, plan: Plan) -> list[Ledger]:
+    """A new ledger for each hospital, each with its own budget."""
+    ledgers = []
+    for number, task in enumerate(plan.clients):
+        budget = plan.budget(number)
+        assert budget is not None
+        path = folder / f"{task.name}.ledger"
+        ledgers.append(Ledger.create(path, client=task.name, budget=budget))
+    return ledgers
+
+
+def refusal(ready: Prepared, result: Result, ledgers: Sequence[Ledger]) -> str:
+    """What a hospital answers when it is asked for one round more than planned."""
+    records = ready.partition.of(ready.dataset)[0]
+    client = Client(0, ready.plan, records, book=ledgers[0])
+    try:
+        client.answer(Broadcast(0, result.model))
+    except BudgetExceededError as error:
+        return str(error)
+    raise AssertionError("a client answered more often than its plan and its budget allow")
+
+
+def write_report(path: Path, arms: Arms, curve: Curve, description: str) -> None:
+    """The page of the demonstration."""
+    html = page(
+        "Four hospitals, four budgets",
+        arms,
+        description=description,
+        curve=curve,
+        commands=["pacdp demo"],
+        notes=[
+            "The largest hospital holds the largest budget here, and the server weighs clients by "
+            "inverse noise for every method; both decide much. Over all assignments: pacdp compare "
+            "heart-personalised."
+        ],
+    )
+    write_whole(path, html)
+
+
+def figure(arms: Mapping[str, Sequence[Outcome]]) -> Figure:
+    """Accuracy over the rounds beside the budgets, spent and not exceeded."""
+    picture = Figure(figsize=(11, 4.8), layout="constrained")
+    left, right = picture.subplots(1, 2)
+    _accuracy(left, {method: arms[method] for method in DRAWN})
+    _budgets(right, arms["pac-dp"][0].plan)
+    return picture
+
+
+def _accuracy(axes: Axes, arms: Arms) -> None:
+    looks = looks_of(arms)
+    for method, outcomes in arms.items():
+        spreads = over_rounds(outcomes, "accuracy")
+        rounds, look = list(spreads), looks[method]
+        mean = 100 * np.array([one.mean for one in spreads.values()])
+        spread = 100 * np.array([one.deviation for one in spreads.values()])
+        axes.plot(
+            *(rounds, mean),
+            color=look.colour,
+            linestyle=look.dash,
+            marker=look.marker,
+            markersize=4,
+            label=METHODS[method],
+        )
+        axes.fill_between(rounds, mean - spread, mean + spread, alpha=0.12, color=look.colour, lw=0)
+    chance = chance_of(arms)
+    assert chance is not None
+    axes.axhline(100 * chance, color="black", linestyle=":", label="chance")
+    axes.set_xlabel("round")
+    axes.set_ylabel("test accuracy in % (mean ± s.d.)")
+    budgets = ", ".join(f"{epsilon:g}" for epsilon in EPSILONS)
+    axes.set_title(f"Four hospitals, budgets {budgets}; {SEEDS} seeds")
+    axes.grid(alpha=0.3)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), fontsize="small", ncols=1)
+
+
+def _budgets(axes: Axes, plan: Plan) -> None:
+    rounds = range(1, plan.rounds + 1)
+    # Hospitals with one budget spend alike: one line stands for them all.
+    for epsilon in sorted({task.epsilon for task in plan.clients}, reverse=True):
+        group = [n for n, task in enumerate(plan.clients) if task.epsilon == epsilon]
+        spent = [_epsilon(plan.planned(group[0], number)) for number in rounds]
+        names = " and ".join(plan.clients[n].name for n in group)
+        (line,) = axes.plot(rounds, spent, marker="o", markersize=3, label=f"{names}: spent")
+        axes.axhline(epsilon, color=line.get_color(), linestyle="--", label=f"budget {epsilon:g}")
+    axes.set_yscale("log")
+    axes.set_xlabel("round")
+    axes.set_ylabel(f"certified ε so far ({terms_of(plan)})")
+    axes.set_title("Each spends its own budget, and not more")
+    axes.grid(alpha=0.3)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), fontsize="small", ncols=2)
+
+
+def _epsilon(guarantee: Guarantee | None) -> float:
+    assert guarantee is not None
+    return guarantee.epsilon

@@ -1,0 +1,172 @@
+"""What a study found: its runs grouped by arm, reading and budget, and what they amount to."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import sqrt
+
+from scipy.stats import t as student
+
+from pacdp.experiments import Outcome
+from pacdp.experiments.execute import Spread, epsilons
+from pacdp.paper.studies.jobs import Cell
+from pacdp.paper.studies.study import Reading, Study
+
+Runs = Mapping[Cell, Outcome]
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """One arm under one reading: its runs over seeds."""
+
+    arm: str
+    reading: Reading
+    runs: Sequence[Outcome]
+    epsilon: float | None = None
+    """The budget of a sweep."""
+
+    @property
+    def accuracies(self) -> list[float]:
+        """At the end of each run."""
+        return [run.result["accuracy"] for run in self.runs]
+
+    @property
+    def accuracy(self) -> Spread:
+        """At the end, over seeds."""
+        return Spread.of(self.accuracies)
+
+    def after(self, rounds: int) -> Spread | None:
+        """After so many rounds, if the runs have as many."""
+        found = [self.over_rounds(run).get(rounds) for run in self.runs]
+        known = [value for value in found if value is not None]
+        return Spread.of(known) if len(known) == len(found) else None
+
+    @staticmethod
+    def over_rounds(run: Outcome) -> dict[int, float]:
+        """Accuracy by round, where it was looked at."""
+        return {row["round"]: row["accuracy"] for row in run.rows if "accuracy" in row}
+
+    def rounds_to(self, target: float) -> list[int | None]:
+        """In each run the first round that reached the target; None where none did."""
+        return [
+            next((n for n, value in self.over_rounds(run).items() if value >= target), None)
+            for run in self.runs
+        ]
+
+    def epsilons(self, name: str) -> list[float]:
+        """All clients' ε of one kind over all runs."""
+        return epsilons([run.result for run in self.runs], name)
+
+    @property
+    def clients(self) -> list[float]:
+        """What each client sees at the end, in every run."""
+        held = (client["accuracy"] for run in self.runs for client in run.result["clients"])
+        return [value for value in held if value is not None]
+
+    @property
+    def before(self) -> float | None:
+        """The accuracy before any private data, where public data trained the first model."""
+        found = [run.result["before_private_data"] for run in self.runs]
+        known = [one["accuracy"] for one in found if one is not None]
+        return statistics.fmean(known) if known else None
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """All rows of a study."""
+
+    study: Study
+    profile: str
+    rows: Sequence[Row]
+    sweep: Sequence[Row]
+    data: str
+    """What it was trained on."""
+
+    @property
+    def chance(self) -> float:
+        """What always saying the most frequent class reaches; the mean over seeds."""
+        return statistics.fmean(run.result["chance"] for run in self.rows[0].runs)
+
+    def row(self, arm: str, reading: Reading) -> Row | None:
+        """One of the rows."""
+        found = (row for row in self.rows if (row.arm, row.reading) == (arm, reading))
+        return next(found, None)
+
+    def arms(self, reading: Reading) -> dict[str, Sequence[Outcome]]:
+        """The runs of each arm under a reading."""
+        return {row.arm: row.runs for row in self.rows if row.reading == reading}
+
+
+def gather(study: Study, runs: Runs, *, profile: str, data: str) -> Found:
+    """Group a study's runs."""
+
+    def row(arm: str, reading: Reading, epsilon: float | None) -> Row:
+        wanted = (arm, reading, epsilon)
+        chosen = [o for c, o in runs.items() if (c.arm, c.reading, c.epsilon) == wanted]
+        return Row(arm, reading, chosen, epsilon)
+
+    return Found(
+        study,
+        profile,
+        [row(arm, reading, None) for arm in study.arms for reading in study.arm(arm).readings],
+        [
+            row(arm, "certified", epsilon)
+            for arm in study.arms
+            for epsilon in study.epsilons
+            if "certified" in study.arm(arm).readings
+        ],
+        data,
+    )
+
+
+@dataclass(frozen=True)
+class Gain:
+    """How many points one arm is above another, seed by seed."""
+
+    other: str
+    points: float
+    standard_error: float
+    seeds: int
+
+    @classmethod
+    def of(cls, other: str, ours: Sequence[float], theirs: Sequence[float]) -> "Gain":
+        """From the accuracies of both on the same seeds.
+
+        >>> Gain.of("fixed", [0.5, 0.75], [0.5, 0.5]).points
+        12.5
+        """
+        apart = Spread.of([100 * (a - b) for a, b in zip(ours, theirs, strict=True)])
+        return cls(other, apart.mean, apart.deviation / sqrt(len(ours)), len(ours))
+
+    @property
+    def verdict(self) -> str:
+        """What can be said at 95 %, by Student's t over the seeds.
+
+        >>> Gain("fixed", points=3.0, standard_error=1.0, seeds=5).verdict
+        'wins'
+        >>> Gain("fixed", points=3.0, standard_error=1.0, seeds=3).verdict
+        'not to be told apart'
+        """
+        if self.seeds < 2:
+            return "not to be told apart"
+        limit = float(student.ppf(0.975, self.seeds - 1)) * self.standard_error
+        if abs(self.points) <= limit:
+            return "not to be told apart"
+        return "wins" if self.points > 0 else "loses"
+
+
+def gains(found: Found, arm: str = "pac-dp") -> list[Gain]:
+    """PAC-DP against each other certified arm, on the same seeds.
+
+    What public data trained first is another track, and is not compared.
+    """
+    ours = found.row(arm, "certified")
+    if ours is None:
+        return []
+    made = []
+    for row in found.rows:
+        private = bool(row.epsilons("epsilon_realised"))
+        if row.reading != "certified" or row.arm == arm or not private or row.before is not None:
+            continue
+        made.append(Gain.of(row.arm, ours.accuracies, row.accuracies))
+    return made

@@ -1,0 +1,202 @@
+"""Tables for readers (Markdown) and for programs (CSV)."""
+
+import csv
+import io
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pacdp.experiments.execute import Spread
+from pacdp.formatting import NOTHING, least_middle_most
+from pacdp.paper.studies.study import Study, label
+from pacdp.paper.studies.summary import Found, Row, gains
+
+
+def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]], *, words: int = 1) -> str:
+    """A Markdown table; the first columns are words, the others numbers.
+
+    >>> print(markdown(["a", "b"], [["x", "1"]]))
+    | a | b |
+    |---|--:|
+    | x | 1 |
+    """
+    aligned = ["---"] * words + ["--:"] * (len(headings) - words)
+    lines = [headings, aligned, *rows]
+    shown = ["| " + " | ".join(line) + " |" for line in lines]
+    shown[1] = shown[1].replace(" ", "")
+    return "\n".join(shown)
+
+
+def percent(spread: Spread | None, *, seeds: int) -> str:
+    """Mean ± standard deviation in percent; a single run has none.
+
+    >>> percent(Spread(0.5, 0.012), seeds=3), percent(Spread(0.5, 0.0), seeds=1)
+    ('50.0 ± 1.2', '50.0')
+    """
+    if spread is None:
+        return NOTHING
+    mean = f"{100 * spread.mean:.1f}"
+    return mean if seeds < 2 else f"{mean} ± {100 * spread.deviation:.1f}"
+
+
+def main_table(found: Found) -> str:
+    """Every row twice, as published and certified, with the paper's number beside it."""
+    study = found.study
+    headings = ["method", "reading", "accuracy, %", "the paper, %", "clients, %", "budget ε"]
+    headings += ["planned ε of the whole run", "realised", *_extra_headings(study)]
+    rows = [
+        [
+            label(row.arm),
+            row.reading,
+            percent(row.accuracy, seeds=len(row.runs)) + _before(row),
+            _paper(study, row),
+            least_middle_most([round(100 * value, 1) for value in row.clients]),
+            least_middle_most(row.epsilons("epsilon_budget")),
+            least_middle_most(row.epsilons("epsilon_planned")),
+            least_middle_most(row.epsilons("epsilon_realised")),
+            *_extra(study, row),
+        ]
+        for row in found.rows
+    ]
+    return markdown(headings, rows, words=2)
+
+
+def _before(row: Row) -> str:
+    return "" if row.before is None else f" (before any private data {100 * row.before:.1f})"
+
+
+def _paper(study: Study, row: Row) -> str:
+    """The paper's number, and whether the mean here comes up to it."""
+    reported = study.paper.final.get(row.arm)
+    if reported is None:
+        return NOTHING
+    reached = "reached" if row.accuracy.mean >= reported else "not reached"
+    return f"{100 * reported:.1f}, {reached}"
+
+
+def _targets(study: Study) -> list[float]:
+    return [*([] if study.target is None else [study.target]), *study.targets]
+
+
+def _extra_headings(study: Study) -> list[str]:
+    headings = [f"round {number} (the paper)" for number in study.rounds]
+    for target in _targets(study):
+        headings += [f"rounds to {target:.0%} (the paper)", "MB to it"]
+    return headings
+
+
+def _extra(study: Study, row: Row) -> list[str]:
+    cells = []
+    for number in study.rounds:
+        reported = study.paper.rounds.get(row.arm, {}).get(number)
+        beside = "" if reported is None else f" ({100 * reported:.1f})"
+        after = row.after(number)
+        cells.append((NOTHING if after is None else f"{100 * after.mean:.1f}") + beside)
+    each = row.runs[0].result["bytes_per_round"] / 1e6
+    for target in _targets(study):
+        reached = row.rounds_to(target)
+        known = [number for number in reached if number is not None]
+        middle = statistics.median(known) if len(known) == len(reached) else None
+        said = f"{len(known)} of {len(reached)} runs" if middle is None else f"{middle:g}"
+        theirs = study.paper.target.get(row.arm) if target == study.target else None
+        cells.append((said if known else "not reached") + (f" ({theirs})" if theirs else ""))
+        cells.append(NOTHING if middle is None else f"{middle * each:.3g}")
+    return cells
+
+
+def gains_table(found: Found) -> str:
+    """PAC-DP against each certified rival: points, seed by seed."""
+    rows = [
+        [
+            label(gain.other),
+            f"{gain.points:+.1f} ± {gain.standard_error:.1f}",
+            gain.verdict,
+        ]
+        for gain in gains(found)
+    ]
+    return markdown(["PAC-DP against", "points ± standard error", "PAC-DP"], rows)
+
+
+def sweep_table(found: Found) -> str:
+    """Accuracy by budget, certified."""
+    budgets = found.study.epsilons
+    rows = []
+    for arm in dict.fromkeys(row.arm for row in found.sweep):
+        mine = {row.epsilon: row for row in found.sweep if row.arm == arm}
+        cells = [percent(mine[e].accuracy, seeds=len(mine[e].runs)) for e in budgets]
+        rows.append([label(arm), *cells])
+    return markdown(["method", *(f"ε = {epsilon:g}" for epsilon in budgets)], rows)
+
+
+def by_budget_table(found: Found) -> str | None:
+    """Accuracy for those who hold each budget, where there are several; certified."""
+    held: dict[str, dict[str, list[float]]] = {}
+    for row in found.rows:
+        if row.reading == "certified":
+            for run in row.runs:
+                for level, value in run.result["accuracy_by_budget"].items():
+                    held.setdefault(row.arm, {}).setdefault(level, []).append(value)
+    levels = sorted({level for by in held.values() for level in by}, key=float)
+    if len(levels) < 2:
+        return None
+    rows = [
+        [label(arm), *(percent(Spread.of(by[level]), seeds=len(by[level])) for level in levels)]
+        for arm, by in held.items()
+        if set(by) == set(levels)
+    ]
+    return markdown(["accuracy, %, for those with", *(f"ε = {level}" for level in levels)], rows)
+
+
+def csv_text(found: Found) -> str:
+    """One line for each run, with all digits."""
+    lines: list[dict[str, Any]] = []
+    paper = found.study.paper.final
+    for row in [*found.rows, *found.sweep]:
+        for run in row.runs:
+            result = run.result
+            clients = result["clients"]
+            lines.append(
+                {
+                    "study": found.study.name,
+                    "profile": found.profile,
+                    "data": found.data,
+                    "method": label(row.arm),
+                    "reading": row.reading,
+                    "sweep_epsilon": row.epsilon,
+                    "seed": result["seed"],
+                    "accuracy": result["accuracy"],
+                    "chance": result["chance"],
+                    # The paper's budget is that of the rows, not of a sweep.
+                    "paper_accuracy": None if row.epsilon else paper.get(row.arm),
+                    "epsilon_budget_min": _end(min, clients, "epsilon_budget"),
+                    "epsilon_budget_max": _end(max, clients, "epsilon_budget"),
+                    "epsilon_certified_min": _end(min, clients, "epsilon_realised"),
+                    "epsilon_certified_max": _end(max, clients, "epsilon_realised"),
+                    "delta": clients[0]["delta"],
+                    "adjacency": clients[0]["adjacency"],
+                    "rounds": result["rounds"],
+                    "bytes_per_round": result["bytes_per_round"],
+                    "seconds": round(result["seconds"], 3),
+                }
+            )
+    return csv_lines(lines)
+
+
+def csv_lines(lines: Sequence[Mapping[str, Any]]) -> str:
+    """Lines with the same keys, as CSV.
+
+    >>> csv_lines([{"a": 1, "b": "x"}])
+    'a,b\\n1,x\\n'
+    """
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(lines[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return out.getvalue()
+
+
+def _end(
+    pick: Callable[[Sequence[float]], float], clients: Sequence[Mapping[str, Any]], name: str
+) -> float | None:
+    known = [client[name] for client in clients if client[name] is not None]
+    return pick(known) if known else None

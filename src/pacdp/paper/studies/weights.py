@@ -1,0 +1,121 @@
+"""What a client's update should count where budgets differ: rules, against weights by size.
+
+Every way of dealing records out is tried with the same plan, which was chosen without knowing it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from pacdp.experiments.experiment import merged
+from pacdp.formatting import terms
+from pacdp.paper.figures.gains import gains_figure
+from pacdp.paper.studies import table
+from pacdp.paper.studies.artifact_store import Shelf
+from pacdp.paper.studies.jobs import Job
+from pacdp.paper.studies.section import Observer, Part, Portion
+from pacdp.paper.studies.study import Entry, Study, experiment_of
+from pacdp.paper.studies.summary import Gain, Row
+from pacdp.tuning import with_plan
+
+# Far from the seeds of the search.
+_FIRST = 200
+
+
+@dataclass(frozen=True, eq=False)
+class Dealt:
+    """What the rules gave under one way of dealing records out."""
+
+    entry: Entry
+    rows: dict[str, Row]
+
+    def gain(self, rule: str, standard: str) -> Gain:
+        """A rule against the standard, seed by seed."""
+        return Gain.of(standard, self.rows[rule].accuracies, self.rows[standard].accuracies)
+
+
+def weights_portions(study: Study) -> list[Portion]:
+    """Each way of dealing records out is one."""
+    return [
+        Portion(f"weights: {entry.setting}", len(study.rules), partial(_dealt, entry, study))
+        for entry in study.entries
+    ]
+
+
+def weights(study: Study, shelf: Shelf, observe: Observer) -> Part:
+    """Run each rule under each way of dealing records out."""
+    found = [_dealt(entry, study, shelf, observe) for entry in study.entries]
+    lines = [
+        {
+            "study": study.name,
+            "profile": shelf.profile,
+            "dealt": one.entry.setting,
+            "weights": rule,
+            "seed": run.result["seed"],
+            "accuracy": run.result["accuracy"],
+            "chance": run.result["chance"],
+            "delta": run.plan.privacy.delta,
+            "adjacency": run.plan.privacy.adjacency,
+        }
+        for one in found
+        for rule, row in one.rows.items()
+        for run in row.runs
+    ]
+    standard, *others = study.rules
+    panel = {
+        one.entry.setting: {rule: one.gain(rule, standard) for rule in others} for one in found
+    }
+    figure = gains_figure({f"against weights by {standard}": panel})
+    return Part(study, _text(study, found), table.csv_lines(lines), figure)
+
+
+def _dealt(entry: Entry, study: Study, shelf: Shelf, observe: Observer) -> Dealt:
+    base = experiment_of(entry.experiment, entry.changes, profile=shelf.profile)
+    plan = shelf.plan(base, "pac-dp", seeds=entry.search, sweeps=entry.sweeps)
+    rows = {}
+    for rule in study.rules:
+        words = f"weights: {entry.setting}, {rule}"
+        observe(words, 0)
+        runs = []
+        for seed in range(_FIRST, _FIRST + entry.seeds):
+            dealt = entry.dealt
+            if entry.split:
+                dealt = merged(dealt, {"options": {"split": seed}})
+            own = experiment_of(
+                entry.experiment, merged(entry.changes, {"data": dealt}), profile=shelf.profile
+            )
+            made = with_plan(own, plan)
+            server = made.server.model_copy(update={"weights": rule})
+            made = made.model_copy(update={"server": server})
+            # F was fitted under the weights that the search chose; here only they differ.
+            runs.append(
+                shelf.outcome(Job(made, made.made_method("pac-dp", {"any_plan": True}), seed))
+            )
+        rows[rule] = Row(rule, "certified", runs)
+        observe(words, 1)
+    return Dealt(entry, rows)
+
+
+def _text(study: Study, found: Sequence[Dealt]) -> str:
+    standard, *others = study.rules
+    privacy = found[0].rows[standard].runs[0].plan.privacy
+    headings = ["records dealt out", f"{standard}, %"]
+    for rule in others:
+        headings += [f"{rule}, %", "points ± standard error", "it"]
+    rows = []
+    for one in found:
+        cells = [one.entry.setting, _percent(one.rows[standard])]
+        for rule in others:
+            gain = one.gain(rule, standard)
+            cells += [
+                _percent(one.rows[rule]),
+                f"{gain.points:+.1f} ± {gain.standard_error:.1f}",
+                gain.verdict,
+            ]
+        rows.append(cells)
+    said = f"ε at {terms(privacy.delta, privacy.adjacency)}. PAC-DP, each rule with the same plan."
+    return f"{said}\n\n{table.markdown(headings, rows)}"
+
+
+def _percent(row: Row) -> str:
+    return table.percent(row.accuracy, seeds=len(row.runs))

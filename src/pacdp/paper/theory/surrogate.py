@@ -1,0 +1,182 @@
+"""The bias–variance view of a clipping bound, with the dimension that the paper's rates drop.
+
+    J(C; ε) = h(C) + κ·d·(z(ε)·C/B)²
+
+h is the squared length of what clipping takes away from the mean gradient. Its exact value,
+‖E[g − clip(g, C)]‖², needs whole gradients and can rise with C where examples cancel. By the
+triangle inequality it is at most (E(‖g‖ − C)₊)², and that is the h here: it needs norms alone, and
+it is convex and never rises. J is then strictly convex, so that it has one minimiser, and the
+minimiser never falls as ε grows. The paper asks for just that of h.
+
+The noise has d coordinates, each with variance (z·C/B)². κ says how much noise counts against bias.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.optimize import elementwise
+
+from pacdp.errors import InputError
+from pacdp.federation import Workbench
+from pacdp.federation.weights import client_weights
+from pacdp.models import parameter_count
+from pacdp.offline import Setting
+from pacdp.validation import FloatArray, count, not_negative, positive
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Surrogate:
+    """J(C; ε) of gradients with these norms.
+
+    >>> surrogate = Surrogate(norms=[0.5, 1.0, 2.0], dimension=10, divisor=50)
+    >>> round(float(surrogate(1.0, noise_multiplier=5.0)), 4)
+    0.2111
+    >>> surrogate.minimiser([1.0, 5.0, 25.0]).round(2)
+    array([1.93, 1.05, 0.33])
+    """
+
+    norms: ArrayLike
+    """‖g_i‖ of each example."""
+    dimension: int
+    """d: how many numbers noise is added to."""
+    divisor: float
+    """B: by what a noised sum is divided."""
+    kappa: float = 1.0
+
+    def __post_init__(self) -> None:
+        norms = np.sort(not_negative("norms", self.norms).ravel())
+        if not norms[-1] > 0:
+            raise InputError("norms: are all zero, must hold one above zero")
+        object.__setattr__(self, "norms", norms)
+        count("dimension", self.dimension)
+        positive("divisor", self.divisor)
+        positive("kappa", self.kappa)
+
+    def __call__(self, bounds: ArrayLike, *, noise_multiplier: ArrayLike) -> FloatArray:
+        """J, with bounds and noise multipliers broadcast against each other."""
+        return np.asarray(self.bias(bounds) + self.noise(bounds, noise_multiplier=noise_multiplier))
+
+    def bias(self, bounds: ArrayLike) -> FloatArray:
+        """h(C) = (E(‖g‖ − C)₊)².
+
+        >>> surrogate = Surrogate(norms=[1.0, 3.0], dimension=1, divisor=1)
+        >>> surrogate.bias([1.0, 2.0, 3.0])
+        array([1.  , 0.25, 0.  ])
+        """
+        return self._excess(not_negative("bounds", bounds))[0] ** 2
+
+    def noise(self, bounds: ArrayLike, *, noise_multiplier: ArrayLike) -> FloatArray:
+        """κ·d·(z·C/B)².
+
+        >>> surrogate = Surrogate(norms=[1.0], dimension=8, divisor=10)
+        >>> float(surrogate.noise(0.5, noise_multiplier=10.0))
+        2.0
+        """
+        scale = positive("noise_multiplier", noise_multiplier) / self.divisor
+        return np.asarray(self.kappa * self.dimension * (scale * np.asarray(bounds, float)) ** 2)
+
+    def minimiser(self, noise_multiplier: ArrayLike) -> FloatArray:
+        """C* for each noise multiplier.
+
+        J is convex and its slope rises through zero just once, though it may jump there: h has a
+        kink at each norm. The unknown is a logarithm, so that small bounds are as exact as large
+        ones.
+        """
+        z = positive("noise_multiplier", noise_multiplier)
+        weight = self.kappa * self.dimension * (z / self.divisor) ** 2
+
+        def slope(log_bound: FloatArray, weight: FloatArray) -> FloatArray:
+            bound = np.exp(log_bound)
+            excess, tail = self._excess(bound)
+            return np.asarray(weight * bound - excess * tail)
+
+        norms = np.asarray(self.norms)
+        # Below the smallest norm the tail is whole, and the excess at least E‖g‖ − C: there the
+        # slope is negative up to this bound. Above all norms it is positive.
+        share = float(np.mean(norms > 0))
+        low = np.minimum(norms[norms > 0][0], norms.mean() * share / (weight + share)) / 2
+        found = elementwise.find_root(
+            slope, (np.log(low), np.full_like(low, np.log(norms[-1]) + 1e-9)), args=(weight,)
+        )
+        return np.asarray(np.exp(found.x))[()]
+
+    def _excess(self, bounds: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """E(‖g‖ − C)₊ and P(‖g‖ > C)."""
+        norms = np.asarray(self.norms)
+        sums = np.append(np.cumsum(norms[::-1])[::-1], 0.0)
+        first = np.searchsorted(norms, bounds, side="right")
+        above = len(norms) - first
+        excess = np.maximum(sums[first] - above * bounds, 0) / len(norms)
+        return np.asarray(excess), np.asarray(above / len(norms))
+
+
+def exact_bias(gradients: ArrayLike, bounds: ArrayLike) -> FloatArray:
+    """‖mean of (g − clip(g, C))‖² of whole gradients (examples, d): what h is an upper bound of.
+
+    >>> exact_bias([[3.0, 0.0], [-1.0, 0.0]], [1.0, 2.0, 3.0])
+    array([1.  , 0.25, 0.  ])
+    """
+    table = np.asarray(gradients, float)
+    if table.ndim != 2 or not np.isfinite(table).all():
+        raise InputError(f"gradients: have shape {table.shape}, must be finite (examples, d)")
+    norms = np.maximum(np.linalg.norm(table, axis=1), 1e-300)
+    lost = np.maximum(1 - positive("bounds", bounds)[..., None] / norms, 0)
+    return np.asarray(((lost @ table / len(table)) ** 2).sum(-1))
+
+
+def proxy_norms(setting: Setting, *, seed: int = 0) -> FloatArray:
+    """Norms of the proxy's gradients at the model's first weights. Nothing here is private.
+
+    >>> from pacdp.data import proxy_for
+    >>> from pacdp.federation import Model, Privacy, Training
+    >>> setting = Setting(
+    ...     proxy=proxy_for("heart", "synthetic"), sizes={"a": 100},
+    ...     training=Training(rounds=5, local_steps=1), model=Model(), privacy=Privacy(),
+    ... )
+    >>> len(proxy_norms(setting)) == len(setting.proxy.data.train)
+    True
+    """
+    bench = Workbench(setting.plan(1.0, 1.0, seed))
+    norms = bench.gradient.norms(*setting.proxy.data.train.tensors()[:2])
+    return np.asarray(norms.detach().double().numpy())
+
+
+def surrogate_bounds(
+    setting: Setting, budgets: ArrayLike, *, kappa: float | None = None, seed: int = 0
+) -> FloatArray:
+    """A guess of C* for each budget, without any training.
+
+    Clients differ in noise and size, so z/B is that of their weighted mean: the root of
+    Σ p_i²·(z_i/B_i)². Without a ``kappa`` it is one over the number of steps: over K steps a bias
+    that stays the same adds up to K times itself, and independent noise only to √K times.
+
+    >>> from pacdp.data import proxy_for
+    >>> from pacdp.federation import Model, Privacy, Training
+    >>> setting = Setting(
+    ...     proxy=proxy_for("heart", "synthetic"), sizes={"a": 300, "b": 100},
+    ...     training=Training(rounds=20, local_steps=1), model=Model(), privacy=Privacy(),
+    ... )
+    >>> low, high = surrogate_bounds(setting, [0.05, 5.0])
+    >>> bool(low < high)
+    True
+    """
+    epsilons = np.atleast_1d(positive("budgets", budgets))
+    plans = [setting.plan(float(epsilon), 1.0, seed) for epsilon in epsilons.ravel()]
+    noises = []
+    for plan in plans:
+        answered = plan.participants(0)
+        weights = np.asarray(client_weights(plan, answered, round=0), float)
+        relative = [
+            (plan.clients[client].noise_multiplier or 0.0) / plan.clients[client].divisor
+            for client in answered
+        ]
+        noises.append(float(np.linalg.norm(weights * np.array(relative))))
+    steps = plans[0].rounds * max(client.steps for client in plans[0].clients)
+    surrogate = Surrogate(
+        norms=proxy_norms(setting, seed=seed),
+        dimension=parameter_count(Workbench(plans[0]).model),
+        divisor=1.0,
+        kappa=1 / steps if kappa is None else kappa,
+    )
+    return np.asarray(surrogate.minimiser(np.array(noises))).reshape(epsilons.shape)

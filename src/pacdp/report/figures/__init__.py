@@ -1,0 +1,1 @@
+"""The figures of reports and of the command line."""

@@ -1,0 +1,150 @@
+"""A candidate tried out: the same federation, with public records in the clients' hands."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+from torch import Tensor
+
+from pacdp.config import Settings
+from pacdp.data import Dataset, Partition
+from pacdp.errors import InputError
+from pacdp.experiments import Experiment
+from pacdp.experiments.offline import setting_for
+from pacdp.features.network import Observer
+from pacdp.features.pipeline import quiet
+from pacdp.federation import Plan, make_plan, simulate
+from pacdp.methods import Method
+from pacdp.offline import Setting
+from pacdp.offline.proxy_task import scored
+from pacdp.offline.together import planned_bounds, plans_fit_together, score_plans
+
+
+class Stage:
+    """Public records as each candidate's representation shows them, made once for each.
+
+    Of the private records only the clients' sizes are known here. What has been scored is not
+    trained again, whichever method asks: a search of PAC-DP with one bound for all passes where one
+    of a fixed bound does.
+
+    >>> from pacdp.experiments import read_experiment
+    >>> from pacdp.experiments.prepare import read_data
+    >>> heart = read_experiment("heart")
+    >>> Stage(read_data(heart.data, seed=0)).setting(heart).proxy.data.name
+    'synthetic-for-heart'
+    """
+
+    def __init__(self, read: tuple[Dataset, Partition], *, making: Observer = quiet) -> None:
+        self.read, self._making = read, making
+        self._settings: dict[str, Setting] = {}
+        self._scores: dict[str, list[float]] = {}
+
+    def setting(
+        self, experiment: Experiment, *, skew: float | None = None, seeds: Sequence[int] = ()
+    ) -> Setting:
+        """What a candidate is tried under; with ``skew`` labels are dealt out by Dirichlet(skew).
+
+        Where that leaves a client without records under any of the seeds, each has two shards of
+        one class. All that does not change the records is the same setting.
+        """
+        key = _key(experiment, skew, seeds)
+        if key not in self._settings:
+            made = setting_for(experiment, read=self.read, observe=self._making)
+            self._settings[key] = made if skew is None else _uneven(made, skew, seeds)
+        return self._settings[key]
+
+    def scores(
+        self,
+        experiment: Experiment,
+        method: Method,
+        seeds: Sequence[int],
+        *,
+        skew: float | None = None,
+    ) -> list[float]:
+        """How good a candidate is, seed by seed, on public records that it was not trained on."""
+        setting = self.setting(experiment, skew=skew, seeds=seeds)
+        records = [setting.records(seed) for seed in seeds]
+        plans = [
+            self._plan(setting, experiment, method, *own, seed)
+            for own, seed in zip(records, seeds, strict=True)
+        ]
+        initial = None if setting.initial is None else dict(setting.initial)
+        together = method.private and plans_fit_together(plans[0])
+        key = _key(experiment, skew, seeds) + _trained(plans, together=together)
+        if key not in self._scores:
+            score = score_plans if together else _one_by_one
+            self._scores[key] = score(plans, records, initial=initial)
+        return self._scores[key]
+
+    @staticmethod
+    def _plan(
+        setting: Setting,
+        experiment: Experiment,
+        method: Method,
+        data: Dataset,
+        split: Partition,
+        seed: int,
+    ) -> Plan:
+        made = make_plan(
+            sizes=split.named_sizes,
+            shape=data.shape,
+            classes=len(data.classes),
+            method=method,
+            training=experiment.training,
+            privacy=experiment.privacy,
+            server=experiment.server,
+            model=experiment.model,
+            representation=experiment.representation,
+            data=data.name,
+            seed=seed,
+        )
+        # Only then: a curve knows the plan of the task.
+        return made.model_copy(update={"training": setting.rehearsed(made.training)})
+
+
+def _one_by_one(
+    plans: Sequence[Plan],
+    records: Sequence[tuple[Dataset, Partition]],
+    *,
+    initial: dict[str, Tensor] | None,
+) -> list[float]:
+    """The scores of plans that cannot be one program."""
+    return [
+        scored(simulate(plan, *own, initial=initial, evaluate_every=plan.rounds).metrics)
+        for plan, own in zip(plans, records, strict=True)
+    ]
+
+
+def _key(experiment: Experiment, skew: float | None, seeds: Sequence[int]) -> str:
+    """Tells settings with other records, or another first model, apart."""
+    parts: list[Settings | None] = [experiment.representation]
+    if experiment.hot_start is not None:
+        # A first model has the weights of the model: with a bias or without.
+        parts += [experiment.hot_start, experiment.model]
+    shown = [one and one.model_dump(mode="json") for one in parts]
+    # Which records clients can have depends on all the seeds, where labels are dealt out unevenly.
+    dealt = None if skew is None else [skew, *seeds]
+    return json.dumps([dealt, experiment.offline.proxy, *shown])
+
+
+def _trained(plans: Sequence[Plan], *, together: bool) -> str:
+    """Tells apart all of plans that training sees; of a method, together, that is its bounds."""
+    seen = [
+        [
+            plan.model_dump(mode="json", exclude={"method", "settings"}),
+            *([plan.label, planned_bounds(plan)] if together else [plan.method, plan.settings]),
+        ]
+        for plan in plans
+    ]
+    return hashlib.sha256(json.dumps(seen).encode()).hexdigest()
+
+
+def _uneven(setting: Setting, skew: float, seeds: Sequence[int]) -> Setting:
+    drawn = replace(setting, partition="dirichlet", settings={"alpha": skew})
+    try:
+        for seed in seeds:
+            drawn.records(seed)
+    except InputError:
+        return replace(setting, partition="shards", settings={"per_client": 2})
+    return drawn

@@ -1,0 +1,148 @@
+"""What a search chose, why, and what it expects: a file that a run can take."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError, field_validator
+
+from pacdp import formatting
+from pacdp.arithmetic import refuse_other_arithmetic, stamped, without_stamp
+from pacdp.config import Settings, explain
+from pacdp.errors import DataError, InputError
+from pacdp.experiments import Experiment
+from pacdp.experiments.experiment import change_of
+from pacdp.storage import write_whole
+from pacdp.tuning.search_space import applied
+
+
+class Expected(Settings):
+    """How good a plan is on public records, under seeds that nothing was chosen by."""
+
+    metric: str
+    mean: float
+    deviation: float = Field(ge=0)
+    seeds: tuple[int, ...]
+
+
+class Promised(Settings):
+    """The budgets that a plan was made for, with all that an ε must not stand without."""
+
+    budgets: tuple[float, ...]
+    """Each that a client holds; none where a method has no guarantee."""
+    delta: float
+    adjacency: str
+    scope: str
+    unit: str
+
+    def __str__(self) -> str:
+        if not self.budgets:
+            return "no guarantee"
+        scope = "" if self.scope == "total" else ", budget per release"
+        terms = formatting.terms(self.delta, self.adjacency, self.unit)
+        return f"ε = {formatting.least_middle_most(self.budgets)} at {terms}{scope}"
+
+
+class Tuned(Settings):
+    """A plan for one experiment and one method, from public data.
+
+    >>> from pacdp.experiments import read_experiment
+    >>> made = Tuned(
+    ...     experiment="heart", method="fixed", track="private-only",
+    ...     changes={"training": {"rounds": 5}}, chosen={"rounds": 5}, why=(),
+    ...     expected=Expected(metric="accuracy", mean=0.9, deviation=0.02, seeds=(5, 6)),
+    ...     privacy=Promised(
+    ...         budgets=(0.1,), delta=1e-5, adjacency="zero-out", scope="total", unit="record"
+    ...     ),
+    ...     trainings=70, version="0.2.0",
+    ...     proxy={"name": "synthetic", "made_by": "clouds", "source": "nobody", "sha256": "0"},
+    ... )
+    >>> print(made.privacy)
+    ε = 0.1 at δ = 1e-05, zero-out
+    >>> with_plan(read_experiment("heart"), made).training.rounds
+    5
+    """
+
+    experiment: str = Field(description="The experiment it was made for.")
+    method: str = Field(description="The method it was made for.")
+    track: str = Field(description="public or private-only.")
+    changes: dict[str, Any] = Field(description="What it changes in the experiment.")
+    chosen: dict[str, Any] = Field(description="The point of the search.")
+    why: tuple[dict[str, Any], ...] = Field(description="Each step: what was tried, what it gave.")
+    expected: Expected = Field(description="How good it is on the proxy, on fresh seeds.")
+    privacy: Promised | None = Field(None, description="What was promised when it was made.")
+    trainings: int = Field(ge=0, description="How many trainings it asked for, all in all.")
+    proxy: dict[str, str] = Field(description="The public records that it saw.")
+    version: str = Field(description="Of the package.")
+
+    @field_validator("proxy")
+    @classmethod
+    def _named(cls, given: dict[str, str]) -> dict[str, str]:
+        lacking = [key for key in ("name", "made_by", "source", "sha256") if key not in given]
+        if lacking:
+            raise ValueError(f"has no {lacking[0]}")
+        return given
+
+    def save(self, path: Path) -> None:
+        """Write it as JSON."""
+        content = stamped(json.loads(self.model_dump_json()))
+        write_whole(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> "Tuned":
+        """Read what :meth:`save` wrote; what another version chose is refused."""
+        if not path.is_file():
+            raise InputError(f"--plan {path}: there is no such file; pacdp tune makes one")
+        try:
+            content = json.loads(path.read_text())
+            anew = "pacdp tune EXPERIMENT --out FILE makes a new one"
+            refuse_other_arithmetic(path, content, mark="changes", anew=anew)
+            plain = without_stamp(content) if isinstance(content, dict) else content
+            return cls.model_validate_json(json.dumps(plain))
+        except ValueError as error:
+            told = explain(error, cls) if isinstance(error, ValidationError) else error
+            raise DataError(f"{path}: is no plan of pacdp tune ({told})") from error
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What a plan keeps of it."""
+        return self.model_dump(mode="json", exclude={"changes"})
+
+
+def with_plan(experiment: Experiment, tuned: Tuned) -> Experiment:
+    """The experiment as it was tuned; a plan that was made for another is refused.
+
+    >>> from pacdp.experiments import read_experiment
+    >>> mnist = read_experiment("mnist", curves=False)
+    >>> with_plan(mnist, Tuned.model_construct(experiment="heart"))
+    Traceback (most recent call last):
+    ...
+    pacdp.errors.InputError: --plan: was made for heart, must be for mnist
+    """
+    if tuned.experiment != experiment.name:
+        raise InputError(f"--plan: was made for {tuned.experiment}, must be for {experiment.name}")
+    chosen = {"method": tuned.method, "tuning": tuned.summary}
+    try:
+        return applied(experiment, {**tuned.changes, **chosen})
+    except ValidationError as error:
+        raise DataError(f"--plan: does not fit ({explain(error, Experiment)})") from error
+    except (AttributeError, KeyError, TypeError) as error:
+        raise DataError("--plan: is damaged (its changes are no settings)") from error
+
+
+def overruled(tuned: Tuned, changes: Sequence[str]) -> str | None:
+    """The first of ``KEY=VALUE`` that asks for something else than the plan, if any does.
+
+    >>> made = Tuned.model_construct(changes={"training": {"rounds": 5}})
+    >>> overruled(made, ["privacy.epsilon=1.0", "training.rounds=8"])
+    'training.rounds=8'
+    >>> overruled(made, ["training.rounds=5"])
+    """
+    return next((one for one in changes if _differs(change_of(one), tuned.changes)), None)
+
+
+def _differs(wanted: Any, chosen: Any) -> bool:
+    if isinstance(wanted, Mapping) and isinstance(chosen, Mapping):
+        return any(_differs(wanted[key], chosen[key]) for key in wanted if key in chosen)
+    return bool(wanted != chosen)

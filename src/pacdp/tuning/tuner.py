@@ -1,0 +1,280 @@
+"""The whole search: the plan, then F under it, then the weights, then what may be expected."""
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+
+from pacdp import __version__
+from pacdp.data import Dataset
+from pacdp.errors import InputError
+from pacdp.experiments import Experiment
+from pacdp.experiments.experiment import merged
+from pacdp.experiments.prepare import read_data
+from pacdp.features import Track, fitted, refuse_private
+from pacdp.features.network import Observer as Making
+from pacdp.features.pipeline import quiet
+from pacdp.federation.budgets import deal_budgets
+from pacdp.methods import METHODS
+from pacdp.methods.pac_dp import PacDp
+from pacdp.offline import Offline, Setting, fit_curve
+from pacdp.offline.configuration import Axis
+from pacdp.tuning.coordinate_search import Found, Step, compared, search
+from pacdp.tuning.evaluation import Stage
+from pacdp.tuning.search_space import applied, axes, changed, changes, middle, told
+from pacdp.tuning.tuned_configuration import Expected, Promised, Tuned
+from pacdp.validation import count, meant
+
+Observer = Callable[[str, int, int], None]
+"""Told what is tried, how many trainings are over, and about how many there will be."""
+
+# The first is the standard by which the others must not lose.
+WEIGHTS = ("size", "tempered", "inverse-noise", "inverse-variance")
+# Labels so unevenly dealt out that leaving a client out hurts.
+SKEW = 0.1
+# Bounds of F's grid, and of a rival's last steps.
+_FINE = 9
+
+
+class _Count:
+    """Trainings so far, told before each of them; there may be fewer than were reckoned with."""
+
+    def __init__(self, observe: Observer) -> None:
+        self._observe, self.done, self._ahead = observe, 0, 0
+
+    def expect(self, ahead: int) -> None:
+        """So many are still to come, as far as can be told."""
+        self._ahead = ahead
+
+    def begin(self, words: str, number: int = 1) -> None:
+        """So many more begin."""
+        self._ahead = max(self._ahead, number)
+        self._observe(words, self.done, self.done + self._ahead)
+        self.done, self._ahead = self.done + number, self._ahead - number
+
+
+def tune(
+    experiment: Experiment,
+    *,
+    method: str | None = None,
+    seeds: int = 5,
+    sweeps: int = 2,
+    start: Mapping[str, Any] | None = None,
+    only: Sequence[str] | None = None,
+    stage: Stage | None = None,
+    observe: Observer = quiet,
+    making: Making = quiet,
+) -> Tuned:
+    """Choose a plan for a method on public data, under the experiment's own budgets.
+
+    Every method gets the same settings to be searched, the same seeds and the same sweeps. PAC-DP
+    then has F fitted under the plan that was found, and a rival its bound and distance searched
+    more finely. The search starts in the middle of everything, or at ``start``. ``only`` names the
+    settings that it may move; then nothing else is chosen either, and PAC-DP keeps one bound for
+    all. A ``stage`` that has seen other searches of the same data saves what they share;
+    ``making`` is told how far a representation is.
+
+    >>> from pacdp.experiments import read_experiment
+    >>> found = tune(read_experiment("heart"), method="fedavg", seeds=1, sweeps=1)
+    >>> found.expected.seeds, str(found.privacy)
+    ((1,), 'no guarantee')
+    """
+    name = experiment.method if method is None else method
+    if name not in METHODS:
+        raise InputError(
+            f"--method {name}: unknown; {meant(name, METHODS)}there are {', '.join(METHODS)}"
+        )
+    for option, number in (("--seeds", seeds), ("--sweeps", sweeps)):
+        count(option, number)
+    private = METHODS[name].private
+    stage = stage or Stage(read_data(experiment.data, seed=0), making=making)
+    trainings = _Count(observe)
+    dataset, split = stage.read
+    sizes = split.named_sizes if dataset.unit == "record" else split.named_units(dataset)
+    searched = axes(
+        *(experiment, name),
+        clients=list(sizes.values()),
+        most=_directions(experiment, dataset, making),
+    )
+    budgets = deal_budgets(experiment.privacy.epsilon, len(sizes), 0)
+    # With equal budgets and like sizes every rule is the same.
+    unlike = len(set(budgets)) > 1 or max(sizes.values()) > 1.5 * min(sizes.values())
+    weighed = private and unlike and only is None
+    fits = name == "pac-dp" and only is None
+    finer = private and name != "pac-dp" and only is None
+    cells = _cells(seeds) * fits + 2 * _FINE * seeds * finer
+    after = (2 * len(_rules(experiment)) * seeds if weighed else 0) + cells + seeds
+    begun = {**middle(searched), "weights": experiment.server.weights, **(start or {})}
+    if only is not None:
+        searched = {name: values for name, values in searched.items() if name in only}
+    trainings.expect(sweeps * sum(map(len, searched.values())) * seeds + after)
+
+    def score(point: Mapping[str, Any], seeds: Sequence[int]) -> list[float]:
+        moved = {key: value for key, value in point.items() if value != begun[key]}
+        trainings.begin(told(moved) or "where it starts", len(seeds))
+        candidate = changed(experiment, name, point)
+        return stage.scores(candidate, candidate.made_method(name), seeds)
+
+    found = search(searched, begun, score, seeds=range(seeds), sweeps=sweeps)
+    trainings.expect(after)
+    if weighed:
+        found = _weighed(experiment, name, stage, found, range(seeds), trainings)
+    if finer:
+        around = _finer(found.point)
+        found = found.then(search(around, found.point, score, seeds=range(seeds), sweeps=1))
+    made = changes(name, found.point)
+    if fits:
+        planned = changed(experiment, name, found.point)
+        curve = fit_curve(
+            _setting(stage, planned),
+            _grid(found.point["bound"], budgets, seeds),
+            observe=lambda cell, score: trainings.begin("F under the plan"),
+        )
+        made = merged(made, {"methods": {"pac-dp": {"curve": curve.model_dump(mode="json")}}})
+    final = applied(experiment, made)
+    fresh = range(seeds, 2 * seeds)
+    trainings.expect(seeds)
+    trainings.begin("what may be expected", seeds)
+    reached = stage.scores(final, final.made_method(name), fresh)
+    proxy = stage.setting(final).proxy
+    return Tuned(
+        experiment=experiment.name,
+        method=name,
+        track=_track(final),
+        changes=made,
+        chosen=found.point,
+        # As a file has it, so that what is read is what was written.
+        why=tuple({**asdict(s), "tried": [asdict(one) for one in s.tried]} for s in found.steps),
+        expected=Expected(
+            metric="accuracy" if proxy.data.classes else "minus the loss",
+            mean=statistics.fmean(reached),
+            deviation=statistics.stdev(reached) if seeds > 1 else 0.0,
+            seeds=tuple(fresh),
+        ),
+        privacy=Promised(
+            budgets=tuple(sorted(set(budgets))) if private else (),
+            delta=experiment.privacy.delta,
+            adjacency=experiment.privacy.adjacency,
+            scope=experiment.privacy.scope,
+            unit=dataset.unit,
+        ),
+        trainings=trainings.done,
+        proxy={
+            "name": proxy.data.name,
+            "made_by": proxy.made_by,
+            "source": str(proxy.data.provenance),
+            "sha256": proxy.data.train.digest,
+            **_learned_from(final, dataset),
+        },
+        version=__version__,
+    )
+
+
+def _directions(experiment: Experiment, dataset: Dataset, making: Making) -> int | None:
+    """How many directions a representation of images has; None where there is nothing to choose."""
+    settings = experiment.representation
+    if settings is None:
+        return None
+    refuse_private(settings, dataset)
+    ready = fitted(settings, dataset.shape, rehearsal=True, observe=making)
+    return None if ready.projection is None else len(ready.projection.spread)
+
+
+def _track(experiment: Experiment) -> Track:
+    """Whether public records go into the first model or into what it sees."""
+    settings = experiment.representation
+    seen: Track = "private-only" if settings is None else settings.track
+    return seen if experiment.hot_start is None else "public"
+
+
+def _learned_from(experiment: Experiment, dataset: Dataset) -> dict[str, str]:
+    """The other public records: those that the representation was learned from for the search."""
+    settings = experiment.representation
+    if settings is None or settings.public is None:
+        return {}
+    made_from = fitted(settings, dataset.shape, rehearsal=True).provenance
+    return {"representation": made_from["records"], "representation_sha256": made_from["sha256"]}
+
+
+def _weighed(
+    experiment: Experiment,
+    method: str,
+    stage: Stage,
+    found: Found,
+    seeds: Sequence[int],
+    trainings: _Count,
+) -> Found:
+    """The weights that gain most, of those that do not lose to sizes where labels are uneven.
+
+    How labels are dealt out among the clients is not known, so a rule must be safe however they
+    are. The experiment's own rule is among those tried.
+    """
+    rules = _rules(experiment)
+    scores: dict[float | None, dict[str, list[float]]] = {}
+    for skew in (None, SKEW):
+        scores[skew] = {}
+        for rule in rules:
+            candidate = changed(experiment, method, {**found.point, "weights": rule})
+            made = candidate.made_method(method)
+            trainings.begin(f"weights by {rule}", len(seeds))
+            scores[skew][rule] = stage.scores(candidate, made, seeds, skew=skew)
+    uneven = compared(scores[SKEW], WEIGHTS[0])
+    safe = [one.value for one in uneven if one.gain >= -one.error]
+    standing = found.point["weights"] if found.point["weights"] in safe else WEIGHTS[0]
+    alike = compared(scores[None], standing)
+    best = max((one for one in alike if one.value in safe), key=lambda one: one.mean)
+    chosen = best.value if best.gain > best.error else standing
+    steps = (
+        Step("weights, labels uneven", WEIGHTS[0], " or ".join(safe), uneven),
+        Step("weights", found.point["weights"], chosen, alike),
+    )
+    return Found(
+        {**found.point, "weights": chosen},
+        (*found.steps, *steps),
+        found.trainings + 2 * len(rules) * len(seeds),
+    )
+
+
+def _rules(experiment: Experiment) -> list[str]:
+    return list(dict.fromkeys([*WEIGHTS, experiment.server.weights]))
+
+
+def _setting(stage: Stage, planned: Experiment) -> Setting:
+    """What the grid of F is trained under: the plan that was found."""
+    made = planned.made_method("pac-dp")
+    assert isinstance(made, PacDp)
+    return replace(
+        stage.setting(planned),
+        training=planned.training,
+        model=planned.model,
+        server=planned.server,
+        privacy=planned.privacy,
+        schedule=made.schedule,
+    )
+
+
+def _finer(point: Mapping[str, Any]) -> dict[str, list[float]]:
+    """A rival's bound and distance, as finely as the grid of F has its bounds."""
+    return {
+        setting: [float(f"{point[setting] * factor:.4g}") for factor in np.logspace(-1, 1, _FINE)]
+        for setting in ("bound", "distance")
+        if setting in point
+    }
+
+
+def _grid(bound: float, budgets: Sequence[float], seeds: int) -> Offline:
+    """Bounds a decade around the one found, and budgets half a decade around those held."""
+    return Offline(
+        budgets=Axis(low=min(budgets) / 3, high=max(budgets) * 3, count=5),
+        bounds=Axis(low=bound / 10, high=bound * 10, count=_FINE),
+        seeds=seeds,
+    )
+
+
+def _cells(seeds: int) -> int:
+    """How many trainings F takes: its grid, and the fresh seeds on which regret is measured."""
+    grid = _grid(1.0, [1.0], seeds)
+    budgets, bounds = (len(grid.axis(axis)) for axis in ("budgets", "bounds"))
+    return budgets * (bounds + 2) * grid.seeds

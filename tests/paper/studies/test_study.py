@@ -1,0 +1,192 @@
+"""Studies as files: every size of each can be read, and rows mean what they say."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pacdp.curve import Curve
+from pacdp.errors import DataError, InputError
+from pacdp.experiments import Outcome, prepare, read_experiment
+from pacdp.experiments.execute import execute
+from pacdp.methods import METHODS
+from pacdp.paper.studies.jobs import Cell, best_fixed, cells, held, job
+from pacdp.paper.studies.study import PROFILES, READINGS, experiment_of, read_study, studies
+from pacdp.paper.studies.summary import Gain, Row, gather
+
+F = Curve(family="power", coefficients=(1.0, 0.4), domain=(0.001, 100.0))
+
+
+def scored(scores, budgets=(0.1, 1.0), bounds=(0.1, 1.0, 10.0)):
+    evidence = {"scores": [scores], "budgets": list(budgets), "bounds": list(bounds)}
+    return F.model_copy(update={"evidence": evidence})
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("name", studies())
+def test_every_size_of_every_study_can_be_made(name, profile):
+    study = read_study(name, profile=profile)
+    assert study.name == name
+    for cell in cells(study) if study.kind == "contest" else ():
+        made = job(study, cell, profile=profile, fit=lambda experiment: scored([[1, 2, 3]] * 2))
+        assert made.method.name in METHODS
+    for experiment in study.experiments:
+        assert experiment_of(experiment, study.changes, profile=profile).name == experiment
+
+
+def test_what_the_paper_shows_is_there():
+    desk = {name: read_study(name, profile="desk") for name in studies()}
+    assert all(study.seeds >= 3 for study in desk.values())
+    for name in ("mnist", "cifar10", "cifar100", "heart", "heart-dnn"):
+        study = read_study(name, profile="full")
+        assert study.epsilons == (0.05, 0.1, 0.5, 1, 5)
+        fixed = {study.arm(arm).settings.get("clipping_bound") for arm in study.arms}
+        assert fixed >= {0.1, 1, 5, 10, "proxy"}
+        rivals = {study.arm(arm).method for arm in study.arms}
+        assert rivals >= {"rpdp-fl", "nbafl", "cgm-median", "aqc", "fedavg"}
+    # The paper's one table.
+    table = desk["mnist-personalised"].paper.rounds
+    assert table["pac-dp"] == {5: 0.845, 10: 0.880, 15: 0.903, 20: 0.898, 25: 0.902}
+    assert desk["mnist-personalised"].rounds == (5, 10, 15, 20, 25)
+    assert (
+        experiment_of("mnist", desk["mnist-personalised"].changes, profile="desk").training.rounds
+        == 25
+    )
+
+
+def test_every_row_stands_twice():
+    study = read_study("heart", profile="smoke")
+    for arm in study.arms:
+        assert {c.reading for c in cells(study) if c.arm == arm} == set(READINGS)
+
+
+def test_readings_differ_in_what_a_budget_covers_and_in_nothing_else():
+    study = read_study("heart", profile="smoke")
+
+    def made(arm, reading):
+        return job(study, Cell(arm, reading, None, 0), profile="smoke", fit=lambda e: F)
+
+    published, certified = (made("pac-dp", reading).experiment for reading in READINGS)
+    assert (published.privacy.scope, certified.privacy.scope) == ("per-release", "total")
+    # The published formula, where it is proved.
+    assert published.privacy.accountant == "basic"
+    same = published.privacy.model_copy(update={"scope": "total", "accountant": None})
+    assert published.model_copy(update={"privacy": same}) == certified
+    assert made("nbafl", "as-published").method.name == "nbafl-original"
+    # Those that account for a whole run themselves, or have no ε, are run once.
+    for arm in ("rpdp-fl", "fedavg"):
+        assert made(arm, "as-published").key == made(arm, "certified").key
+
+
+def test_a_run_is_known_by_all_that_decides_it():
+    study = read_study("heart", profile="smoke")
+    cell = Cell("pac-dp", "certified", None, 0)
+    first = job(study, cell, profile="smoke", fit=lambda e: F)
+    again = job(study, cell, profile="smoke", fit=lambda e: F)
+    assert first.key == again.key
+    steeper = F.model_copy(update={"coefficients": (1.0, 0.5)})
+    others = [
+        job(study, Cell("pac-dp", "certified", None, 1), profile="smoke", fit=lambda e: F),
+        job(study, Cell("pac-dp", "certified", 0.5, 0), profile="smoke", fit=lambda e: F),
+        job(study, cell, profile="smoke", fit=lambda e: steeper),
+        job(study, cell, profile="desk", fit=lambda e: F),
+    ]
+    assert len({first.key, *(other.key for other in others)}) == 5
+
+
+def test_a_fixed_bound_gets_the_same_tuning():
+    curve = scored([[0.9, 0.5, 0.1], [0.2, 0.5, 0.9]])
+    assert best_fixed(curve, {0.1: 1.0}) == 0.1
+    assert best_fixed(curve, {1.0: 1.0}) == 10.0
+    assert best_fixed(curve, {0.1: 0.3, 1.0: 0.7}) == 10.0
+    # Between two budgets their scores are mixed.
+    assert best_fixed(curve, {10**-0.6: 1.0}) == 0.1
+
+
+@given(st.lists(st.sampled_from([0.1, 0.5, 2.0]), min_size=1, max_size=9))
+def test_shares_of_budgets_add_up(budgets):
+    shares = held(tuple(budgets))
+    assert set(shares) == set(budgets)
+    assert sum(shares.values()) == pytest.approx(1)
+
+
+def outcome(seed=0, *, changes=()):
+    experiment = read_experiment("heart", profile="smoke", changes=list(changes))
+    ready = prepare(experiment, seed=seed)
+    return Outcome.of(ready, execute(ready))
+
+
+def test_an_outcome_comes_back_as_it_was(tmp_path):
+    made = outcome()
+    made.save(tmp_path / "one.json")
+    back = Outcome.load(tmp_path / "one.json")
+    assert (back.plan, back.rows, back.result) == (made.plan, made.rows, made.result)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"plan": None}, "is no outcome of a run"),
+        ({"rows": [1]}, "its rounds are no objects"),
+        ({"rows": [{"round": 1, "accuracy": "abc"}]}, "is no number"),
+        ({"result": []}, "its result has no experiment"),
+        ({"result": {"experiment": "heart"}}, "its result has no accuracy"),
+    ],
+)
+def test_a_damaged_outcome_is_refused(tmp_path, change, said):
+    path = tmp_path / "one.json"
+    outcome().save(path)
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(DataError, match=said):
+        Outcome.load(path)
+
+
+def test_rows_count_rounds_to_a_target_and_say_where_it_is_not_reached():
+    row = Row("pac-dp", "certified", [outcome(seed) for seed in range(2)])
+    seen = [row.over_rounds(run) for run in row.runs]
+    assert row.rounds_to(0.0) == [1, 1]
+    assert row.rounds_to(1.01) == [None, None]
+    best = max(seen[0].values())
+    first = min(number for number, value in seen[0].items() if value == best)
+    assert row.rounds_to(best)[0] == first
+    assert row.after(3).mean == pytest.approx(np.mean([one[3] for one in seen]))
+    assert row.after(99) is None
+
+
+def test_gains_are_taken_seed_by_seed():
+    study = read_study("heart", profile="smoke").model_copy(update={"arms": ("pac-dp", "aqc")})
+    runs = {
+        Cell(arm, reading, None, seed): outcome(seed)
+        for arm in study.arms
+        for reading in READINGS
+        for seed in range(2)
+    }
+    from pacdp.paper.studies.summary import gains
+
+    study = study.model_copy(update={"epsilons": ()})
+    (gain,) = gains(gather(study, runs, profile="smoke", data="heart"))
+    assert (gain.other, gain.points, gain.standard_error) == ("aqc", 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("points", "error", "seeds", "verdict"),
+    [
+        (3.0, 1.0, 5, "wins"),
+        (-3.0, 1.0, 5, "loses"),
+        (3.0, 1.6, 5, "not to be told apart"),
+        (4.2, 1.0, 3, "not to be told apart"),
+        (4.4, 1.0, 3, "wins"),
+        (3.0, 0.0, 1, "not to be told apart"),
+    ],
+)
+def test_a_win_holds_at_95_percent_for_so_many_seeds(points, error, seeds, verdict):
+    assert Gain("fixed", points, error, seeds).verdict == verdict
+
+
+def test_unknown_studies_and_sizes_are_refused():
+    with pytest.raises(InputError, match="did you mean heart"):
+        read_study("hart", profile="smoke")
+    with pytest.raises(InputError, match="smoke, desk, full"):
+        read_study("heart", profile="large")

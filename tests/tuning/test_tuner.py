@@ -1,0 +1,314 @@
+"""A real search, on few values: what it looks at, what it counts, and what it hands on."""
+
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pacdp.data import load
+from pacdp.data.proxy import Proxy
+from pacdp.errors import DataError, InputError
+from pacdp.experiments import Experiment, prepare, read_experiment
+from pacdp.experiments import offline as rehearsing
+from pacdp.experiments.execute import execute
+from pacdp.experiments.prepare import read_data
+from pacdp.features import POOLS, Pool, fitted, pool
+from pacdp.tuning import Tuned, evaluation, overruled, tune, with_plan
+from pacdp.tuning.evaluation import Stage
+
+# The package has a function of that name.
+module = sys.modules["pacdp.tuning.tuner"]
+HEART = read_experiment("heart", profile="smoke", curves=False)
+OWN = read_experiment("heart-personalised", profile="smoke", curves=False)
+
+
+WHOLE = module.axes
+
+
+def few(*given, **named):
+    """Two values of each setting: a real search, in a second."""
+    return {name: values[-2:] for name, values in WHOLE(*given, **named).items()}
+
+
+@pytest.fixture(autouse=True)
+def few_values(monkeypatch):
+    monkeypatch.setattr(module, "axes", few)
+
+
+@pytest.fixture(scope="module")
+def found():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "axes", few)
+        return tune(OWN, seeds=2, sweeps=1)
+
+
+def test_private_records_are_not_looked_at():
+    dataset, split = read_data(HEART.data, seed=0)
+    random = np.random.default_rng(1)
+
+    def others(records):
+        return replace(
+            records,
+            features=random.uniform(-1, 1, records.features.shape).astype(records.features.dtype),
+            labels=random.permutation(1 - records.labels),
+        )
+
+    changed = replace(dataset, train=others(dataset.train), test=others(dataset.test))
+    first, second = (
+        tune(HEART, method="fixed", seeds=2, sweeps=1, stage=Stage((one, split)))
+        for one in (dataset, changed)
+    )
+    assert first == second
+
+
+def test_what_is_expected_is_measured_on_fresh_seeds(monkeypatch):
+    seen = []
+    whole = Stage.scores
+
+    def scores(self, experiment, method, seeds, **more):
+        seen.append(tuple(seeds))
+        return whole(self, experiment, method, seeds, **more)
+
+    monkeypatch.setattr(Stage, "scores", scores)
+    found = tune(HEART, method="fixed", seeds=2, sweeps=1)
+    assert set(seen[:-1]) == {(0, 1)}
+    assert seen[-1] == (2, 3) == tuple(found.expected.seeds)
+    assert found.trainings == sum(map(len, seen))
+
+
+def test_progress_never_goes_back_and_ends_at_what_was_trained():
+    told = []
+    found = tune(HEART, seeds=1, sweeps=1, observe=lambda *words: told.append(words))
+    done = [one[1] for one in told]
+    assert done == sorted(done)
+    assert all(now < total for _, now, total in told)
+    assert told[-1][1:] == (found.trainings - 1, found.trainings)
+
+
+def test_unequal_budgets_choose_weights_that_are_safe(found):
+    uneven, alike = found.why[-2:]
+    assert (uneven["setting"], alike["setting"]) == ("weights, labels uneven", "weights")
+    safe = {one["value"] for one in uneven["tried"] if one["gain"] >= -one["error"]}
+    best = max((one for one in alike["tried"] if one["value"] in safe), key=lambda o: o["mean"])
+    # What cannot be told from noise stays as it was.
+    moved = best["gain"] > best["error"]
+    assert found.chosen["weights"] == alike["after"] == (best["value"] if moved else "size")
+    assert alike["before"] == OWN.server.weights
+    assert found.privacy.budgets == (0.01, 0.05, 0.5)
+
+
+def test_a_rule_that_loses_where_labels_are_uneven_is_not_taken(monkeypatch):
+    def scores(self, experiment, method, seeds, *, skew=None):
+        good = experiment.server.weights == "inverse-variance"
+        return [(0.1 if skew else 0.9) if good else 0.5] * len(seeds)
+
+    monkeypatch.setattr(Stage, "scores", scores)
+    chosen = tune(OWN, method="fixed", seeds=2, sweeps=1).chosen
+    assert chosen["weights"] != "inverse-variance"
+
+
+def clouds(*, records, clients):
+    """Like clients with equal budgets."""
+    options = {"records": records}
+    data = {"name": "synthetic", "options": options, "partition": "iid", "clients": clients}
+    training = {"rounds": 2, "local_steps": 1}
+    return Experiment.model_validate({"name": "clouds", "data": data, "training": training})
+
+
+def test_equal_budgets_and_sizes_leave_weights_alone():
+    alike = clouds(records=400, clients=4)
+    found = tune(alike, method="fixed", seeds=1, sweeps=1)
+    assert found.chosen["weights"] == alike.server.weights
+    assert not [step for step in found.why if "weights" in step["setting"]]
+
+
+def test_the_experiments_own_rule_is_among_those_tried():
+    epsilon = OWN.model_copy(
+        update={"server": OWN.server.model_copy(update={"weights": "epsilon"})}
+    )
+    found = tune(epsilon, method="fixed", seeds=1, sweeps=1)
+    weights = next(step for step in found.why if step["setting"] == "weights")
+    assert "epsilon" in {one["value"] for one in weights["tried"]}
+
+
+def test_rivals_get_the_same_effort():
+    ours, theirs = (tune(HEART, method=name, seeds=2, sweeps=1) for name in ("pac-dp", "dp-fedavg"))
+    tried = [
+        # The first look at each setting; what comes after is finer, for F as for a rival's bound.
+        {s["setting"]: [t["value"] for t in s["tried"]] for s in reversed(one.why)}
+        for one in (ours, theirs)
+    ]
+    assert tried[0].pop("schedule")
+    assert tried[0] == tried[1]
+    assert ours.expected.seeds == theirs.expected.seeds
+
+
+def test_it_reads_back_as_it_was(found, tmp_path):
+    found.save(tmp_path / "tuned.json")
+    again = Tuned.load(tmp_path / "tuned.json")
+    assert again == found
+    assert with_plan(OWN, again) == with_plan(OWN, found)
+
+
+def test_a_run_takes_the_plan_and_its_curve(found):
+    experiment = with_plan(OWN, found)
+    # A curve for another plan would be refused here.
+    prepared = prepare(experiment)
+    plan = prepared.plan
+    assert plan.settings["curve"]["evidence"]["plan"]["training"] == plan.terms["training"]
+    assert plan.tuning == found.summary
+    assert (plan.rounds, plan.server.weights) == (found.chosen["rounds"], found.chosen["weights"])
+    assert execute(prepared).metrics["accuracy"] > 0
+
+
+def test_a_schedule_of_ones_own_is_that_of_the_curve():
+    own = {"pac-dp": {"schedule": {"kind": "cosine", "stable": 0.2, "least": 0.5}}}
+    experiment = Experiment.model_validate({**HEART.model_dump(exclude_unset=True), "methods": own})
+    made = with_plan(experiment, tune(experiment, seeds=1, sweeps=1))
+    assert prepare(made).plan.settings["schedule"]["stable"] == 0.2
+
+
+def test_what_it_is_not_for_is_refused(found, tmp_path):
+    with pytest.raises(InputError, match=r"was made for heart-personalised, must be for heart"):
+        with_plan(HEART, found)
+    with pytest.raises(InputError, match=r"seeds = 0"):
+        tune(HEART, seeds=0)
+    with pytest.raises(InputError, match=r"did you mean fixed"):
+        tune(HEART, method="fixd")
+    wrong = found.model_copy(update={"changes": {"training": {"rounds": -1}}})
+    with pytest.raises(DataError, match=r"training\.rounds = -1"):
+        with_plan(OWN, wrong)
+    (tmp_path / "cut.json").write_text(found.model_dump_json()[:-40])
+    with pytest.raises(DataError, match=r"is no plan of pacdp tune"):
+        Tuned.load(tmp_path / "cut.json")
+    assert overruled(found, ["training={rounds=3, cap=0.9}"]) is not None
+    assert overruled(found, ["privacy.epsilon=3.0", "training.cap=0.9"]) is None
+
+
+@pytest.fixture
+def small_pool(monkeypatch, tmp_path):
+    """Public strokes in three parts, and none of them twice."""
+    monkeypatch.setenv("PACDP_CACHE_DIR", str(tmp_path / "cache"))
+    parts = [load("strokes", records=400, seed=seed) for seed in (1, 2, 3)]
+    made = Pool(
+        name="small",
+        training=replace(parts[0], name="for the run"),
+        rehearsal=replace(parts[1], name="for the search"),
+        judge=Proxy(data=parts[2], stands_for="strokes", made_by="other seeds"),
+    )
+    pool.cache_clear()
+    monkeypatch.setitem(POOLS, "small", lambda: made)
+    yield made
+    pool.cache_clear()
+
+
+def strokes(**more):
+    return Experiment.model_validate(
+        {
+            "name": "lines",
+            "method": "fixed",
+            "data": {
+                "name": "strokes",
+                "options": {"records": 300, "seed": 7},
+                "partition": "iid",
+                "clients": 3,
+            },
+            "training": {"rounds": 2, "local_steps": 1},
+            "representation": {"name": "gradients", "dimension": 16, "public": "small"},
+            **more,
+        }
+    )
+
+
+def names(dataset):
+    return {bytes(one) for part in (dataset.train, dataset.test) for one in part.identities()}
+
+
+def test_public_records_train_or_judge_but_never_both(small_pool, monkeypatch):
+    taught = []
+    whole = rehearsing.hot_start
+
+    def hot_start(bench, public, settings, *, seed):
+        taught.append(public)
+        return whole(bench, public, settings, seed=seed)
+
+    monkeypatch.setattr(rehearsing, "hot_start", hot_start)
+    experiment = strokes(hot_start={"epochs": 1})
+    found = tune(experiment, seeds=1, sweeps=1)
+    assert taught
+    judged = names(small_pool.judge.data)
+    assert all(names(one).isdisjoint(judged) for one in taught)
+    assert found.proxy["sha256"] != small_pool.rehearsal.train.digest
+    assert found.proxy["representation"] == "for the search"
+    assert found.proxy["representation_sha256"] == small_pool.rehearsal.train.digest
+    # The run itself learns from the records that are meant for it.
+    final = with_plan(experiment, found)
+    assert fitted(final.representation, (1, 28, 28)).provenance["records"] == "for the run"
+    assert found.track == "public"
+
+
+def test_a_representation_says_how_far_it_is(small_pool):
+    told = []
+    tune(strokes(), seeds=1, sweeps=1, making=lambda *words: told.append(words))
+    assert {words for words, _, _ in told} == {"directions of gradients", "gradients of strokes"}
+    assert any(done == total for _, done, total in told)
+
+
+def test_few_records_are_dealt_out_unevenly_in_shards():
+    """Twenty clients of three records each: Dirichlet(0.1) would leave some without any."""
+    many = clouds(records=90, clients=20)
+    stage = Stage(read_data(many.data, seed=0))
+    setting = stage.setting(many, skew=0.1, seeds=range(2))
+    assert setting.partition == "shards"
+    assert all(len(own) for own in setting.records(0)[1].indices)
+    fewer = clouds(records=90, clients=2)
+    stage = Stage(read_data(fewer.data, seed=0))
+    assert stage.setting(fewer, skew=0.1, seeds=range(2)).partition == "dirichlet"
+
+
+def test_what_two_methods_share_is_trained_once_and_the_same(monkeypatch):
+
+    trained = []
+    whole = evaluation.score_plans
+
+    def score_plans(plans, records, **more):
+        trained.append(plans[0].method)
+        return whole(plans, records, **more)
+
+    monkeypatch.setattr(evaluation, "score_plans", score_plans)
+    read = read_data(OWN.data, seed=0)
+    shared = Stage(read)
+    alone = {name: tune(OWN, method=name, seeds=2, sweeps=1) for name in ("pac-dp", "fixed")}
+    before = len(trained)
+    together = {
+        name: tune(OWN, method=name, seeds=2, sweeps=1, stage=shared)
+        for name in ("pac-dp", "fixed")
+    }
+    assert together == alone
+    saved = before - (len(trained) - before)
+    assert 0 < saved < before
+
+
+def test_other_budgets_and_more_seeds_on_one_stage_choose_as_alone():
+    other = OWN.model_copy(update={"privacy": HEART.privacy})
+    shared = Stage(read_data(OWN.data, seed=0))
+    for experiment, seeds in ((OWN, 1), (other, 1), (OWN, 2)):
+        alone = tune(experiment, method="fixed", seeds=seeds, sweeps=1)
+        assert tune(experiment, method="fixed", seeds=seeds, sweeps=1, stage=shared) == alone
+
+
+def test_labels_are_dealt_out_so_that_every_seed_can_be():
+    shared = Stage(read_data(OWN.data, seed=0))
+    few_seeds = shared.setting(OWN, skew=0.1, seeds=[0])
+    assert shared.setting(OWN, skew=0.1, seeds=[0]) is few_seeds
+    assert shared.setting(OWN, skew=0.1, seeds=range(8)) is not few_seeds
+
+
+def test_another_bound_is_another_training():
+    read = read_data(HEART.data, seed=0)
+    shared = Stage(read)
+    methods = [HEART.made_method("fixed", {"clipping_bound": bound}) for bound in (0.01, 5.0)]
+    scores = [shared.scores(HEART, method, [0, 1]) for method in methods]
+    assert scores[0] != scores[1]
+    assert scores == [Stage(read).scores(HEART, method, [0, 1]) for method in methods]
