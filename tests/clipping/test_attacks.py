@@ -36,7 +36,7 @@ from pacdp.federation import (
     Workbench,
     make_plan,
 )
-from pacdp.federation.engines.base import OneByOne, Stack, Threads
+from pacdp.federation.engines.base import SerialEngine, StackedEngine, ThreadedEngine
 from pacdp.methods import Answer, method
 from pacdp.models import build
 from pacdp.privacy import Ledger
@@ -518,7 +518,7 @@ def clean_sums(monkeypatch):
         return torch.zeros_like(clean, dtype=torch.float32)
 
     monkeypatch.setattr("pacdp.clipping.bounded.add_on_grid", spy)
-    monkeypatch.setattr("pacdp.clipping.stacked.add_on_grid", spy)
+    monkeypatch.setattr("pacdp.federation.engines.layouts.add_on_grid", spy)
     return seen
 
 
@@ -529,9 +529,9 @@ def test_no_engine_of_a_federation_lets_a_record_move_more(kind, model, canary, 
     made = federation_plan(model=Model(name=model))
     bench = Workbench(made)
     engine = {
-        "one-by-one": OneByOne,
-        "threads": lambda bench: Threads(lambda: Workbench(made)),
-        "stacked": Stack,
+        "one-by-one": SerialEngine,
+        "threads": lambda bench: ThreadedEngine(lambda: Workbench(made)),
+        "stacked": StackedEngine,
     }[kind](bench)
     state = bench.state()
     coordinates = sum(value.numel() for value in state.values())
@@ -556,7 +556,7 @@ def test_no_engine_of_a_federation_lets_a_record_move_more(kind, model, canary, 
                 for number, own in enumerate(held)
             ]
             clean_sums.clear()
-            engine.round(clients, Broadcast(0, hostile))
+            engine.answer(dict(enumerate(clients)), Broadcast(0, hostile))
             sums.append(torch.stack([part.reshape(-1, coordinates).sum(0) for part in clean_sums]))
         moved = (sums[0].sum(0) - sums[1].sum(0)).norm() * step
         # Only the release that its batch went into has moved.

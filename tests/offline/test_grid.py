@@ -21,7 +21,7 @@ from pacdp.federation import (
 from pacdp.methods import method
 from pacdp.offline import Axis, Cell, Grid, Offline, Setting, fit_curve
 from pacdp.offline.grid import Kept, in_process, run_grid
-from pacdp.offline.together import can_train_together, score_together
+from pacdp.offline.grid_simulation import can_stack_plan, score_pairs
 from pacdp.report.figures.curve import figure
 
 HEART = load("heart")
@@ -76,9 +76,9 @@ def setting(**changes):
 )
 def test_all_cells_together_are_all_cells_one_by_one(changes):
     made = setting(**changes)
-    assert can_train_together(made)
+    assert can_stack_plan(made.plan(1.0, 1.0, 0))
     pairs = [(e, c) for e in (0.1, 2.0) for c in (0.1, 5.0)]
-    together = score_together(made, pairs, [1, 3])
+    together = score_pairs(made, pairs, [1, 3])
     alone = [[made.score(e, c, seed) for e, c in pairs] for seed in (1, 3)]
     # A record on the border may fall to either side of it by rounding.
     assert np.abs(np.subtract(together, alone)).max() <= 1.5 / len(PROXY.data.test)

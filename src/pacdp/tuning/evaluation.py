@@ -17,8 +17,8 @@ from pacdp.features.pipeline import quiet
 from pacdp.federation import Plan, make_plan, simulate
 from pacdp.methods import Method
 from pacdp.offline import Setting
+from pacdp.offline.grid_simulation import can_stack_plan, planned_bounds, score_plans
 from pacdp.offline.proxy_task import scored
-from pacdp.offline.together import planned_bounds, plans_fit_together, score_plans
 
 
 class Stage:
@@ -70,7 +70,7 @@ class Stage:
             for own, seed in zip(records, seeds, strict=True)
         ]
         initial = None if setting.initial is None else dict(setting.initial)
-        together = method.private and plans_fit_together(plans[0])
+        together = method.private and can_stack_plan(plans[0])
         key = _key(experiment, skew, seeds) + _trained(plans, together=together)
         if key not in self._scores:
             score = score_plans if together else _one_by_one
