@@ -15,10 +15,10 @@ from torch import nn
 
 from pacdp.data import Dataset, Partition
 from pacdp.errors import BudgetExceededError, InputError
-from pacdp.federation import metrics
 from pacdp.federation.checkpoint import Checkpoint, Progress
 from pacdp.federation.client import Client, checked_book, simulated_noise
 from pacdp.federation.engines.base import EngineName, choose_engine
+from pacdp.federation.evaluation import accuracy_by_client, predict
 from pacdp.federation.local_model import Tensors, Workbench
 from pacdp.federation.messages import Reply
 from pacdp.federation.plan import Plan
@@ -42,7 +42,7 @@ class Result:
     metrics: Mapping[str, float]
     """Of the final model, on the test records."""
     chance: float | None
-    """The accuracy of always saying the most frequent class."""
+    """The headline metric of the best constant prediction, such as the most frequent class."""
     accuracies: Sequence[float | None]
     """What each client sees of the final model."""
     books: Sequence[Book | None]
@@ -117,7 +117,7 @@ def simulate(
     >>> data = load("heart")
     >>> hospitals = partition(data, "natural")
     >>> plan = make_plan(
-    ...     sizes=hospitals.named_sizes, shape=data.shape, classes=2, method=method("fixed"),
+    ...     sizes=hospitals.named_sizes, shape=data.shape, task=data.task, method=method("fixed"),
     ...     training=Training(rounds=3, local_steps=1), privacy=Privacy(epsilon=1.0),
     ... )
     >>> result = simulate(plan, data, hospitals)
@@ -139,7 +139,7 @@ def simulate(
         raise InputError(f"books: are {len(books)}, must be {len(everyone)}, one a client")
     held = [checked_book(plan, one, None if books is None else books[one]) for one in everyone]
     durable = [book is not None and book.durable for book in held]
-    test, _ = dataset.test.tensors(device)
+    test = dataset.test.inputs(device)
     done = None if checkpoint is None else checkpoint.load()
     refused: Counter[int] = Counter({} if done is None else done.refused)
     failed: Counter[int] = Counter({} if done is None else done.failed)
@@ -193,8 +193,8 @@ def simulate(
             row["clipping_bound"] = followed
         if (number + 1) % evaluate_every == 0 or number + 1 == plan.rounds:
             bench.load(server.model)
-            predicted = metrics.predict(bench.model, test, classes=plan.classes)
-            row |= metrics.quick(predicted, dataset.test.labels, classes=plan.classes)
+            predicted = predict(bench.model, test, plan.task)
+            row |= plan.task.quick_metrics(predicted, dataset.test.labels)
         history.append(row)
         if checkpoint is not None:
             checkpoint.save(
@@ -218,14 +218,14 @@ def simulate(
         )
     if not predicted.size:  # every round was over before
         bench.load(server.model)
-        predicted = metrics.predict(bench.model, test, classes=plan.classes)
+        predicted = predict(bench.model, test, plan.task)
     return Result(
         plan=plan,
         model=server.model,
         history=history,
-        metrics=metrics.full(predicted, dataset.test.labels, classes=plan.classes),
-        chance=metrics.chance(dataset.test.labels, classes=plan.classes),
-        accuracies=metrics.by_client(predicted, dataset, partition),
+        metrics=plan.task.full_metrics(predicted, dataset.test.labels),
+        chance=plan.task.baseline(dataset.test.labels),
+        accuracies=accuracy_by_client(predicted, dataset, partition),
         books=held,
         seconds=time.perf_counter() - started,
         refused=refused,

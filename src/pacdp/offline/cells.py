@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from pacdp.clipping import CrossEntropy, StackedGradient
+from pacdp.clipping import CrossEntropy, SquaredError, StackedGradient
 from pacdp.clipping.numerics import clip_factors, shrink_bound, zero_nonfinite_
 from pacdp.federation import Workbench
 
@@ -51,10 +51,11 @@ class Cells(Protocol):
 
 
 def cells_for(bench: Workbench, count: int) -> Cells:
-    """The layout that suits the model."""
+    """The layout that suits the model and its loss."""
     layers = [layer for layer in bench.model.modules() if list(layer.parameters(recurse=False))]
     single = len(layers) == 1 and type(layers[0]) is nn.Linear
-    return LinearCells(bench, count) if single else ChainCells(bench, count)
+    known = isinstance(bench.loss, CrossEntropy | SquaredError)
+    return LinearCells(bench, count) if single and known else ChainCells(bench, count)
 
 
 class LinearCells:

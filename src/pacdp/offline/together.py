@@ -22,12 +22,11 @@ from pacdp.federation.batches import Padded, PaddedBatches
 from pacdp.federation.client_context import local_batches
 from pacdp.federation.engines.stacked import cannot_stack, worth_stacking
 from pacdp.federation.engines.threaded import on_threads
-from pacdp.federation.metrics import quick
 from pacdp.federation.optimizers import Stepper
 from pacdp.federation.server import AveragedModel
 from pacdp.federation.weights import client_weights
 from pacdp.offline.cells import Tensors, cells_for
-from pacdp.offline.proxy_task import Setting, scored
+from pacdp.offline.proxy_task import Setting
 from pacdp.privacy import MemoryBook
 
 # So many numbers are in one program at most.
@@ -130,7 +129,9 @@ class _Program:
         self._plans = plans
         self._budget_of = list(budget_of)
         self._bounds = bounds
-        self._records = [[own.tensors() for own in split.of(data)] for data, split in records]
+        self._records = [
+            [own.tensors(data.task) for own in split.of(data)] for data, split in records
+        ]
         self._kept: dict[tuple[tuple[int, int], ...], Padded] = {}
         self._room = ROOM
         benches = [Workbench(own[0]) for own in plans]
@@ -140,12 +141,10 @@ class _Program:
     def scores(self, data: Dataset) -> list[list[float]]:
         """How good each cell of each seed is on the test records."""
         trained = self.train()
-        classes = len(data.classes)
-        outputs = self.cells.outputs(trained, data.test.tensors()[0]).double()
-        answers = torch.softmax(outputs, -1) if classes else outputs.squeeze(-1)
+        task = data.task
         return [
-            [scored(quick(one, data.test.labels, classes=classes)) for one in own]
-            for own in answers.numpy()
+            [task.score(task.quick_metrics(one, data.test.labels)) for one in own]
+            for own in task.predict(self.cells.outputs(trained, data.test.inputs()))
         ]
 
     def train(self) -> Tensors:

@@ -128,7 +128,7 @@ class Stack:
         parameters = self._gradient.parameters(models=len(group))
         move = Stepper.of_client(plan.training.optimiser, parameters)
         batches = PaddedBatches(
-            Padded([paid.client.records.tensors(self._bench.device) for paid in group]),
+            Padded([paid.client.records.tensors(plan.task, self._bench.device) for paid in group]),
             [local_batches(plan, paid.client.number, number) for paid in group],
         )
         ended: list[Tensors] = []
