@@ -23,6 +23,7 @@ from pacdp.offline import Axis, Cell, Grid, Offline, Setting, fit_curve
 from pacdp.offline.grid import Kept, in_process, run_grid
 from pacdp.offline.grid_simulation import can_stack_plan, score_pairs
 from pacdp.report.figures.curve import figure
+from pacdp.tasks import Classification
 
 HEART = load("heart")
 SIZES = partition(HEART, "natural").named_sizes
@@ -106,7 +107,7 @@ def test_the_proxy_has_clients_of_the_runs_own_sizes():
         make_plan(
             sizes={"a": 900, "b": 50},
             shape=(13,),
-            classes=2,
+            task=Classification(2),
             method=method("fixed"),
             training=PLAIN,
             privacy=Privacy(epsilon=0.5),
@@ -195,7 +196,7 @@ def plan_with(curve, **changes):
     parts = {
         "sizes": SIZES,
         "shape": (13,),
-        "classes": 2,
+        "task": Classification(2),
         "method": method("pac-dp", {"curve": curve}),
         "training": PLAIN,
         "model": Model(name="logistic"),

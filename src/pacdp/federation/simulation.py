@@ -15,10 +15,10 @@ from torch import nn
 
 from pacdp.data import Dataset, Partition
 from pacdp.errors import BudgetExceededError, InputError
-from pacdp.federation import metrics
 from pacdp.federation.checkpoint import Checkpoint, Progress
 from pacdp.federation.client import checked_book, simulated_noise
 from pacdp.federation.engines.base import EngineName, choose_engine
+from pacdp.federation.evaluation import accuracy_by_client, predict
 from pacdp.federation.local_model import Tensors, Workbench
 from pacdp.federation.plan import Plan
 from pacdp.federation.rounds import Callback, run_rounds
@@ -43,7 +43,7 @@ class Result:
     metrics: Mapping[str, float]
     """Of the final model, on the test records."""
     chance: float | None
-    """The accuracy of always saying the most frequent class."""
+    """The headline metric of the best constant prediction, such as the most frequent class."""
     accuracies: Sequence[float | None]
     """What each client sees of the final model."""
     books: Sequence[Book | None]
@@ -118,7 +118,7 @@ def simulate(
     >>> data = load("heart")
     >>> hospitals = partition(data, "natural")
     >>> plan = make_plan(
-    ...     sizes=hospitals.named_sizes, shape=data.shape, classes=2, method=method("fixed"),
+    ...     sizes=hospitals.named_sizes, shape=data.shape, task=data.task, method=method("fixed"),
     ...     training=Training(rounds=3, local_steps=1), privacy=Privacy(epsilon=1.0),
     ... )
     >>> result = simulate(plan, data, hospitals)
@@ -162,9 +162,9 @@ def simulate(
         plan=plan,
         model=server.model,
         history=history.rows,
-        metrics=metrics.full(predicted, labels, classes=plan.classes),
-        chance=metrics.chance(labels, classes=plan.classes),
-        accuracies=metrics.by_client(predicted, dataset, partition),
+        metrics=plan.task.full_metrics(predicted, labels),
+        chance=plan.task.baseline(labels),
+        accuracies=accuracy_by_client(predicted, dataset, partition),
         books=ledgers,
         seconds=history.seconds,
         refused=history.refused,
@@ -185,7 +185,7 @@ class _History:
         evaluate_every: int,
     ) -> None:
         self._server, self._bench = server, bench
-        self._inputs, _ = dataset.test.tensors(bench.device)
+        self._inputs = dataset.test.inputs(bench.device)
         self._labels = dataset.test.labels
         self._every = evaluate_every
         self._predicted: NDArray[Any] | None = None
@@ -217,15 +217,15 @@ class _History:
             row["clipping_bound"] = outcome.clipping_bound
         self._predicted = None
         if (outcome.round + 1) % self._every == 0 or outcome.round + 1 == plan.rounds:
-            row |= metrics.quick(self.predict(), self._labels, classes=plan.classes)
+            row |= plan.task.quick_metrics(self.predict(), self._labels)
         self.rows.append(row)
 
     def predict(self) -> NDArray[Any]:
         """What the model answers to the test records."""
         if self._predicted is None:
             self._bench.load(self._server.model)
-            classes = self._server.plan.classes
-            self._predicted = metrics.predict(self._bench.model, self._inputs, classes=classes)
+            task = self._server.plan.task
+            self._predicted = predict(self._bench.model, self._inputs, task)
         return self._predicted
 
 

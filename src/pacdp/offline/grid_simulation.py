@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pacdp.clipping import CrossEntropy, SquaredError
 from pacdp.data import Dataset, Partition
 from pacdp.federation import Plan, Workbench
 from pacdp.federation.batches import Padded
@@ -25,11 +26,10 @@ from pacdp.federation.engines.stacked import (
 )
 from pacdp.federation.local_model import Tensors
 from pacdp.federation.messages import Answers, Broadcast, Reply
-from pacdp.federation.metrics import quick
 from pacdp.federation.rounds import run_rounds
 from pacdp.federation.server import RoundOutcome, Server
 from pacdp.federation.weights import client_weights
-from pacdp.offline.proxy_task import Setting, scored
+from pacdp.offline.proxy_task import Setting
 from pacdp.validation import FloatArray
 
 # Records of at most this many numbers are kept from one round to the next: a gibibyte.
@@ -138,12 +138,10 @@ class GridSimulation:
 
     def scores(self, data: Dataset) -> list[list[float]]:
         """Train, and score each cell of each seed on the test records."""
-        classes = len(data.classes)
-        outputs = self._layout.outputs(self.train(), data.test.tensors()[0]).double()
-        answers = torch.softmax(outputs, -1) if classes else outputs.squeeze(-1)
+        task, outputs = data.task, self._layout.outputs(self.train(), data.test.inputs())
         return [
-            [scored(quick(cell, data.test.labels, classes=classes)) for cell in seed]
-            for seed in answers.numpy()
+            [task.score(task.quick_metrics(cell, data.test.labels)) for cell in seed]
+            for seed in task.predict(outputs)
         ]
 
     def train(self) -> Tensors:
@@ -288,10 +286,11 @@ class _GridEngine(StackedEngine):
 
 
 def _layout_for(bench: Workbench, cells: int) -> Layout:
-    """The layout that suits the model."""
+    """The layout that suits the model and its loss."""
     layers = [layer for layer in bench.model.modules() if list(layer.parameters(recurse=False))]
     single = len(layers) == 1 and type(layers[0]) is nn.Linear
-    return CellsLast(bench, cells) if single else CellsFirst(bench, cells)
+    known = isinstance(bench.loss, CrossEntropy | SquaredError)
+    return CellsLast(bench, cells) if single and known else CellsFirst(bench, cells)
 
 
 def _stack(states: Sequence[Tensors]) -> Tensors:

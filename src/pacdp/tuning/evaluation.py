@@ -18,7 +18,6 @@ from pacdp.federation import Plan, make_plan, simulate
 from pacdp.methods import Method
 from pacdp.offline import Setting
 from pacdp.offline.grid_simulation import can_stack_plan, planned_bounds, score_plans
-from pacdp.offline.proxy_task import scored
 
 
 class Stage:
@@ -89,7 +88,7 @@ class Stage:
         made = make_plan(
             sizes=split.named_sizes,
             shape=data.shape,
-            classes=len(data.classes),
+            task=data.task,
             method=method,
             training=experiment.training,
             privacy=experiment.privacy,
@@ -111,7 +110,7 @@ def _one_by_one(
 ) -> list[float]:
     """The scores of plans that cannot be one program."""
     return [
-        scored(simulate(plan, *own, initial=initial, evaluate_every=plan.rounds).metrics)
+        plan.task.score(simulate(plan, *own, initial=initial, evaluate_every=plan.rounds).metrics)
         for plan, own in zip(plans, records, strict=True)
     ]
 

@@ -140,7 +140,9 @@ class StackedEngine:
         return np.array([job.task.charges[0].noise_multiplier])
 
     def _padded(self, jobs: Sequence[Job]) -> Padded:
-        return Padded([job.client.records.tensors(self._bench.device) for job in jobs])
+        return Padded(
+            [job.client.records.tensors(self._plan.task, self._bench.device) for job in jobs]
+        )
 
     def _size(self, job: Job) -> int:
         """The numbers that a job adds to a program."""
