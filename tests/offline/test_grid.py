@@ -219,7 +219,7 @@ def test_a_curve_of_another_plan_is_refused_and_says_what_differs(curve, changes
     plan_with(curve)
     with pytest.raises(InputError, match=message):
         plan_with(curve, **changes)
-    anyway = method("pac-dp", {"curve": curve, "any_plan": True})
+    anyway = method("pac-dp", {"curve": curve, "allow_plan_mismatch": True})
     plan_with(curve, **changes, method=anyway)
 
 

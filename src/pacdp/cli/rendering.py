@@ -115,7 +115,7 @@ def settings(settings: dict[str, Any]) -> str:
             parts.append(f"F {value['family']} [{shown}]")
         elif name == "schedule":
             parts.append(
-                "λ(t) = 1" if value["kind"] == "none" else f"λ(t) down to {value['least']:g}"
+                "λ(t) = 1" if value["kind"] == "none" else f"λ(t) down to {value['min_factor']:g}"
             )
         else:
             parts.append(f"{name} = {value}")
