@@ -26,10 +26,10 @@ def evaluate_command(
     """Measure a trained model on records: the test records of a set, or all of one's own folder."""
     import numpy as np
 
-    from pacdp.experiments import Run
+    from pacdp.experiments import RunResult
     from pacdp.federation.metrics import chance, full, predict
 
-    loaded = Run.load(run)
+    loaded = RunResult.load(run, for_inference=True)
     inputs, labels = _inputs(loaded.plan, data, options.device(device))
     classes = loaded.plan.classes
     predicted = predict(loaded.model().to(device), inputs, classes=classes)
@@ -49,10 +49,10 @@ def predict_command(
     device: options.Device = "cpu",
 ) -> None:
     """Write a trained model's answers to records: class and probabilities, or the value."""
-    from pacdp.experiments import Run
+    from pacdp.experiments import RunResult
     from pacdp.federation.metrics import predict
 
-    loaded = Run.load(run)
+    loaded = RunResult.load(run, for_inference=True)
     options.new_file(out)
     classes = loaded.plan.classes
     inputs, _ = _inputs(loaded.plan, data, options.device(device))

@@ -22,13 +22,13 @@ from pacdp.federation.engines.base import EngineName, choose_engine
 from pacdp.federation.local_model import Tensors, Workbench
 from pacdp.federation.messages import Reply
 from pacdp.federation.plan import Plan
+from pacdp.federation.results import ClientResult, RoundResult, client_result
 from pacdp.federation.server import Server
-from pacdp.privacy import Book, Release, total_mu
+from pacdp.privacy import Book, Release
 from pacdp.privacy.filter import listed
 
-Row = dict[str, Any]
-# Told each round when it is over.
-Observer = Callable[[Row], None]
+# Called with each round when it is over.
+Observer = Callable[[RoundResult], None]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -37,8 +37,7 @@ class Result:
 
     plan: Plan
     model: Tensors
-    history: Sequence[Row]
-    """One row for each round: what was asked, and how good the model was where it was evaluated."""
+    history: Sequence[RoundResult]
     metrics: Mapping[str, float]
     """Of the final model, on the test records."""
     chance: float | None
@@ -51,39 +50,19 @@ class Result:
     """How often each client refused because its plan or budget was used up."""
     failed: Counter[int] = field(default_factory=Counter)
 
-    def clients(self) -> list[Row]:
-        """Each client's guarantee, planned and realised. Without one it is null."""
-        return [self._client(number) for number in range(len(self.plan.clients))]
-
-    def _client(self, number: int) -> Row:
-        plan, task, book = self.plan, self.plan.clients[number], self.books[number]
-        # Of this run; its book may hold others as well.
-        made = [] if book is None else listed(book.made(plan.run))
-        planned = plan.planned(number)
-        realised = plan.certified(made)
-        noises = [charge.noise_multiplier for charge in task.charges]
-        sampled = [charge.sampling_rate for charge in task.charges if charge.sampling_rate < 1]
-        return {
-            "id": task.name,
-            "records": task.records,
-            "unit": plan.unit,
-            "epsilon_budget": task.budget,
-            "epsilon_planned": None if planned is None else planned.epsilon,
-            "epsilon_realised": None if realised is None else realised.epsilon,
-            "epsilon_ledger": None if book is None else book.filter.realised.epsilon,
-            "delta": plan.privacy.delta,
-            "adjacency": plan.privacy.adjacency,
-            "label": plan.label,
-            "releases": sum(release.count for release in made),
-            "releases_planned": task.releases,
-            "noise_multiplier": noises if len(noises) > 1 else task.noise_multiplier,
-            "noise_multiplier_range": _range([release.noise_multiplier for release in made]),
-            "mu_realised": None if realised is None or sampled else total_mu(made),
-            "sampling_rate": min(sampled, default=1.0),
-            "refused": self.refused[number],
-            "failed": self.failed[number],
-            "accuracy": self.accuracies[number],
-        }
+    def clients(self) -> list[ClientResult]:
+        """Collect each client's guarantee, planned and spent, and its accuracy."""
+        parameters = sum(value.numel() for value in self.model.values())
+        return [
+            client_result(
+                *(self.plan, number, self.books[number]),
+                parameters=parameters,
+                accuracy=self.accuracies[number],
+                refused=self.refused[number],
+                failed=self.failed[number],
+            )
+            for number in range(len(self.plan.clients))
+        ]
 
 
 def simulate(
@@ -121,7 +100,7 @@ def simulate(
     ...     training=Training(rounds=3, local_steps=1), privacy=Privacy(epsilon=1.0),
     ... )
     >>> result = simulate(plan, data, hospitals)
-    >>> [round(client["epsilon_realised"], 6) for client in result.clients()]
+    >>> [round(client.epsilon_spent, 6) for client in result.clients()]
     [1.0, 1.0, 1.0, 1.0]
     """
     if not 0 <= failure_rate < 1:
@@ -143,7 +122,7 @@ def simulate(
     done = None if checkpoint is None else checkpoint.load()
     refused: Counter[int] = Counter({} if done is None else done.refused)
     failed: Counter[int] = Counter({} if done is None else done.failed)
-    history: list[Row] = [] if done is None else list(done.history)
+    history = [] if done is None else [RoundResult.from_json(row) for row in done.history]
     computing = choose_engine(engine, bench, make=lambda: Workbench(plan, device=device, make=make))
 
     checked: set[int] = set()
@@ -181,20 +160,21 @@ def simulate(
         server.combine(replies)
         failed.update(server.spoiled)
         server.finish_round(number)
-        row: Row = {
-            "round": number + 1,
-            "asked": plan.per_round,
-            "answered": len(replies),
-            "epsilon_spent": _spent(held),
-            "adjacency": plan.privacy.adjacency,
-            "seconds": time.perf_counter() - started,
-        }
-        if followed is not None:
-            row["clipping_bound"] = followed
+        seconds, scores = time.perf_counter() - started, {}
         if (number + 1) % evaluate_every == 0 or number + 1 == plan.rounds:
             bench.load(server.model)
             predicted = metrics.predict(bench.model, test, classes=plan.classes)
-            row |= metrics.quick(predicted, dataset.test.labels, classes=plan.classes)
+            scores = metrics.quick(predicted, dataset.test.labels, classes=plan.classes)
+        row = RoundResult(
+            round=number + 1,
+            asked=plan.per_round,
+            answered=len(replies),
+            epsilon_spent=_spent(held),
+            adjacency=plan.privacy.adjacency,
+            seconds=seconds,
+            clipping_bound=followed,
+            metrics=scores,
+        )
         history.append(row)
         if checkpoint is not None:
             checkpoint.save(
@@ -205,13 +185,13 @@ def simulate(
                     made=_made(plan, held),
                     refused=dict(refused),
                     failed=dict(failed),
-                    history=history,
+                    history=[row.to_json() for row in history],
                     seconds=time.perf_counter() - started,
                 )
             )
         if observe is not None:
             observe(row)
-    if refused and not any(row["answered"] for row in history):
+    if refused and not any(row.answered for row in history):
         raise BudgetExceededError(
             f"{plan.run}: no client answered in any of {plan.rounds} rounds, so nothing was "
             f"trained; {sum(refused.values())} requests were refused"
@@ -256,11 +236,6 @@ def _replay(
                 book.freeze(whole, run=plan.run, label=plan.label)
         again = [Release(**values) for values in releases]
         book.reserve(*again, run=plan.run, label=plan.label)
-
-
-def _range(values: Sequence[float]) -> list[float] | None:
-    """The least and the most; None of nothing."""
-    return [min(values), max(values)] if values else None
 
 
 def _spent(books: Sequence[Book | None]) -> float | None:
