@@ -62,7 +62,7 @@ def main() -> None:
     tell(
         seconds=seconds,
         steps=steps,
-        answered=sum(row["answered"] for row in result.history),
+        answered=sum(row.answered for row in result.history),
         megabytes=peak(),
         threads=torch.get_num_threads(),
     )

@@ -127,9 +127,9 @@ def test_algorithm_1_to_a_few_grid_steps(adjacency):
     assert np.abs(result.model["1.weight"].numpy() - first["1.weight"].numpy()).max() > 0.01
     for number, client in enumerate(result.clients()):
         (each,) = plan.participation(number)
-        if client["releases"]:
-            certified = account(each.times(client["releases"])).epsilon
-            assert client["epsilon_realised"] == pytest.approx(certified, rel=1e-12)
+        if client.releases:
+            certified = account(each.times(client.releases)).epsilon
+            assert client.epsilon_spent == pytest.approx(certified, rel=1e-12)
 
 
 def test_the_same_seed_gives_the_same_model_and_another_another():

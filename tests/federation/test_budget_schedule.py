@@ -126,10 +126,10 @@ def test_no_policy_exceeds_a_budget(
     )
     result = simulate(made, DATA, HOSPITALS, failure_rate=failures, evaluate_every=100)
     for client in result.clients():
-        assert client["epsilon_realised"] <= client["epsilon_budget"] * (1 + 1e-9)
-        assert client["epsilon_ledger"] == client["epsilon_realised"]
+        assert client.epsilon_spent <= client.epsilon_budget * (1 + 1e-9)
+        assert client.epsilon_ledger == client.epsilon_spent
         if policy == "replan" and (sampling == "balanced" or cap == "rounds"):
-            assert client["refused"] == 0
+            assert client.refused == 0
 
 
 def test_late_spends_it_all_and_more_each_time():
@@ -220,7 +220,7 @@ def test_a_stopped_run_goes_on_with_the_same_noise(policy, tmp_path):
         pass
 
     def stop(row):
-        if row["round"] == 3:
+        if row.round == 3:
             raise StoppedError
 
     kept = Checkpoint(tmp_path / "c.pt", run=made.run)
@@ -261,7 +261,7 @@ def test_only_a_budget_for_the_whole_training_can_move(changes):
 
 def test_without_privacy_there_is_nothing_to_spend():
     made = plan("late", name="fedavg")
-    assert simulate(made, DATA, HOSPITALS).clients()[0]["epsilon_realised"] is None
+    assert simulate(made, DATA, HOSPITALS).clients()[0].epsilon_spent is None
 
 
 def test_growth_is_for_late_alone():

@@ -73,4 +73,4 @@ def test_test_records_move_nothing_but_the_scores():
     assert len(one.history) == len(other.history) == 6
     assert all(np.array_equal(one.model[name], other.model[name]) for name in one.model)
     # What is returned is the last model, however good an earlier one looked.
-    assert one.metrics["accuracy"] == one.history[-1]["accuracy"]
+    assert one.metrics["accuracy"] == one.history[-1].metrics["accuracy"]

@@ -164,8 +164,8 @@ def test_a_budget_per_release_says_what_the_whole_costs():
     assert made.budget(0).epsilon == pytest.approx(account(one.times(5)).epsilon, rel=1e-6)
     result = simulate(made, HEART, HOSPITALS)
     client = result.clients()[0]
-    assert (client["label"], client["epsilon_budget"], client["refused"]) == ("per-release", 0.1, 0)
-    assert client["epsilon_realised"] > 0.2
+    assert (client.label, client.epsilon_budget, client.refused) == ("per-release", 0.1, 0)
+    assert client.epsilon_spent > 0.2
 
 
 def test_the_uniform_baseline_keeps_every_promise():
@@ -242,13 +242,13 @@ def test_no_plan_ever_exceeds_a_budget(
     result = simulate(*(made, HEART, HOSPITALS), failure_rate=failures, evaluate_every=rounds)
     for number, client in enumerate(result.clients()):
         task = made.clients[number]
-        assert client["epsilon_realised"] <= client["epsilon_budget"]
-        assert client["epsilon_planned"] <= client["epsilon_budget"]
-        assert client["releases"] <= client["releases_planned"] == task.releases
-        if client["releases"]:
+        assert client.epsilon_spent <= client.epsilon_budget
+        assert client.epsilon_planned <= client.epsilon_budget
+        assert client.releases <= client.releases_planned == task.releases
+        if client.releases:
             (each,) = made.participation(number)
-            certified = account(each.times(client["releases"])).epsilon
-            assert client["epsilon_realised"] == pytest.approx(certified, rel=1e-12)
+            certified = account(each.times(client.releases)).epsilon
+            assert client.epsilon_spent == pytest.approx(certified, rel=1e-12)
         # Who refuses was asked more often than planned, which balanced sampling never does.
         if sampling == "balanced" or cap == "rounds":
-            assert client["refused"] == 0
+            assert client.refused == 0

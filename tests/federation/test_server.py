@@ -184,11 +184,11 @@ def test_a_run_goes_on_without_those_who_fail_or_refuse():
     result = simulate(made, data, hospitals, failure_rate=0.3)
     assert sum(result.refused.values()) > 0
     assert sum(result.failed.values()) > 0
-    answered = sum(row["answered"] for row in result.history)
+    answered = sum(row.answered for row in result.history)
     lost = sum(result.refused.values()) + sum(result.failed.values())
     assert answered + lost == 12 * 2
     # Some of those who failed had paid: their releases are in the book, and not in the model.
-    paid = sum(client["releases"] for client in result.clients())
+    paid = sum(client.releases for client in result.clients())
     assert answered <= paid <= answered + sum(result.failed.values())
 
 

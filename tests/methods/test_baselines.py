@@ -64,26 +64,26 @@ def test_every_method_keeps_every_budget(name, set_name):
     result = simulate(made, data, split)
     for number, client in enumerate(result.clients()):
         if not METHODS[name].private:
-            assert client["epsilon_realised"] is client["epsilon_budget"] is None
+            assert client.epsilon_spent is client.epsilon_budget is None
             assert result.books[number] is None
             continue
-        assert client["refused"] == 0
-        assert client["releases"] == made.clients[number].releases > 0
-        assert client["epsilon_realised"] == pytest.approx(client["epsilon_planned"], rel=1e-9)
+        assert client.refused == 0
+        assert client.releases == made.clients[number].releases > 0
+        assert client.epsilon_spent == pytest.approx(client.epsilon_planned, rel=1e-9)
         book = result.books[number].filter
         assert book.charged.epsilon <= book.budget.epsilon
         if METHODS[name].label:
-            assert client["label"] == name
-            assert book.budget.epsilon >= client["epsilon_planned"]
+            assert client.label == name
+            assert book.budget.epsilon >= client.epsilon_planned
         else:
-            assert client["epsilon_realised"] <= client["epsilon_budget"]
-            assert book.budget.epsilon == client["epsilon_budget"]
+            assert client.epsilon_spent <= client.epsilon_budget
+            assert book.budget.epsilon == client.epsilon_budget
     assert all(bool(torch.isfinite(value).all()) for value in result.model.values())
     if METHODS[name].private:
         # What a round says was spent is no less than what any client realised.
-        realised = max(client["epsilon_realised"] for client in result.clients())
-        assert result.history[-1]["epsilon_spent"] >= realised * (1 - 1e-9)
-        assert result.history[-1]["adjacency"] == "zero-out"
+        realised = max(client.epsilon_spent for client in result.clients())
+        assert result.history[-1].epsilon_spent >= realised * (1 - 1e-9)
+        assert result.history[-1].adjacency == "zero-out"
 
 
 @given(
@@ -108,8 +108,8 @@ def test_no_rival_overspends(name, rounds, epsilon, adjacency, failures, seed):
     )
     result = simulate(made, HEART, HOSPITALS, failure_rate=failures, evaluate_every=rounds)
     for client, book in zip(result.clients(), result.books, strict=True):
-        assert client["epsilon_realised"] <= client["epsilon_planned"] <= client["epsilon_budget"]
-        assert book.filter.charged.epsilon <= client["epsilon_budget"]
+        assert client.epsilon_spent <= client.epsilon_planned <= client.epsilon_budget
+        assert book.filter.charged.epsilon <= client.epsilon_budget
 
 
 def answer(made, number=0, **settings):
@@ -374,7 +374,7 @@ def test_a_bound_that_is_none_costs_nothing(name, wrong):
 def test_reading_the_quantile_for_free_certifies_nothing():
     made = plan("non-private-quantile", epsilon=0.1)
     result = simulate(made, HEART, HOSPITALS)
-    assert {client["epsilon_realised"] for client in result.clients()} == {None}
+    assert {client.epsilon_spent for client in result.clients()} == {None}
     assert made.clients[0].noise_multiplier > 10  # and still the noise of its budget
 
 
@@ -398,7 +398,7 @@ def test_a_method_of_ones_own():
     try:
         made = plan("normalised", given={})
         result = simulate(made, HEART, HOSPITALS)
-        assert result.clients()[0]["epsilon_realised"] == pytest.approx(1.0, rel=1e-9)
+        assert result.clients()[0].epsilon_spent == pytest.approx(1.0, rel=1e-9)
     finally:
         del METHODS["normalised"]
 
@@ -423,9 +423,9 @@ def test_noise_once_adds_the_noise_of_a_step_and_is_charged_what_that_is_worth()
     assert release.z == pytest.approx(sigma / (2 * upload))
     result = simulate(made, HEART, HOSPITALS)
     client = result.clients()[0]
-    assert client["label"] == "noise-once"
-    assert client["epsilon_realised"] == pytest.approx(account(release.times(3)).epsilon)
-    assert client["epsilon_realised"] > 10 * epsilon
+    assert client.label == "noise-once"
+    assert client.epsilon_spent == pytest.approx(account(release.times(3)).epsilon)
+    assert client.epsilon_spent > 10 * epsilon
     with pytest.raises(InputError, match="whole local epochs"):
         plan("noise-once", local_epochs=None, local_steps=7)
 

@@ -15,6 +15,7 @@ from pacdp.federation.configuration import (
 from pacdp.federation.local_model import Workbench
 from pacdp.federation.messages import Broadcast, Reply
 from pacdp.federation.plan import ClientPlan, Plan, make_plan
+from pacdp.federation.results import ClientResult, RoundResult
 from pacdp.federation.server import Server
 from pacdp.federation.simulation import Result, simulate
 
@@ -24,6 +25,7 @@ __all__ = [
     "Checkpoint",
     "Client",
     "ClientPlan",
+    "ClientResult",
     "HotStart",
     "Levels",
     "Model",
@@ -32,6 +34,7 @@ __all__ = [
     "Privacy",
     "Reply",
     "Result",
+    "RoundResult",
     "Server",
     "Spending",
     "Training",
