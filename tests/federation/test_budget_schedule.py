@@ -18,7 +18,6 @@ from pacdp.federation import (
     Spending,
     Training,
     Workbench,
-    make_plan,
     simulate,
 )
 from pacdp.federation.client_sampling import participants, participation_cap, participations_ahead
@@ -26,6 +25,7 @@ from pacdp.federation.weights import client_weights
 from pacdp.methods import method
 from pacdp.privacy import Adjacency, Guarantee, Ledger, mu_for
 from pacdp.tasks import Classification
+from tests.plans import plan_of
 
 DATA = load("heart")
 HOSPITALS = partition(DATA, "natural")
@@ -33,7 +33,7 @@ RECORDS = HOSPITALS.of(DATA)
 
 
 def plan(policy="even", *, growth=None, rounds=6, epsilon=1.0, name="fixed", **training):
-    return make_plan(
+    return plan_of(
         sizes=HOSPITALS.named_sizes,
         shape=DATA.shape,
         task=Classification(2),
@@ -108,7 +108,7 @@ def test_what_may_come_is_never_less_than_what_comes(sampling, clients, data, ro
 def test_no_policy_exceeds_a_budget(
     policy, name, adjacency, epsilons, per_round, sampling, cap, rounds, failures, seed
 ):
-    made = make_plan(
+    made = plan_of(
         sizes=HOSPITALS.named_sizes,
         shape=DATA.shape,
         task=Classification(2),
@@ -198,7 +198,7 @@ def test_noise_is_what_the_share_asks_for():
 
 
 def test_weights_by_noise_know_that_it_moves():
-    made = make_plan(
+    made = plan_of(
         sizes={"a": 100, "b": 100},
         shape=(13,),
         task=Classification(2),
@@ -233,7 +233,7 @@ def test_a_stopped_run_goes_on_with_the_same_noise(policy, tmp_path):
 
 def test_only_even_spending_is_covered_for_sampled_releases():
     with pytest.raises(InputError, match="spending = late: must be even for rpdp-fl"):
-        make_plan(
+        plan_of(
             sizes={"a": 100, "b": 100},
             shape=(13,),
             task=Classification(2),
@@ -249,7 +249,7 @@ def test_only_even_spending_is_covered_for_sampled_releases():
 def test_only_a_budget_for_the_whole_training_can_move(changes):
     privacy = Privacy(epsilon=0.5, spending=Spending(policy="replan"), **changes.get("privacy", {}))
     with pytest.raises(InputError, match="spending = replan: must be even where a budget"):
-        make_plan(
+        plan_of(
             sizes={"a": 100},
             shape=(13,),
             task=Classification(2),

@@ -23,13 +23,13 @@ from pacdp.federation import (
     Privacy,
     Training,
     Workbench,
-    make_plan,
     simulate,
 )
 from pacdp.federation.client import simulated_noise
 from pacdp.methods import Answer, method
 from pacdp.privacy import Adjacency, Guarantee, Ledger, MemoryBook
 from pacdp.tasks import Classification
+from tests.plans import plan_of
 
 DATA = load("heart")
 HOSPITALS = partition(DATA, "natural")
@@ -45,7 +45,7 @@ def plan(**changes):
         "training": Training(rounds=3, local_epochs=2, batch=64),
         "privacy": Privacy(epsilon=1.0),
     }
-    return make_plan(**parts | changes)
+    return plan_of(**parts | changes)
 
 
 class Spy:
@@ -349,7 +349,7 @@ def test_another_plan_on_the_same_ledger_is_another_run():
 
 def test_dropout_does_not_let_one_record_move_the_others():
     """A record that overflows must not change what is drawn for everybody else."""
-    made = make_plan(
+    made = plan_of(
         sizes={"a": 64},
         shape=(3, 8, 8),
         task=Classification(3),

@@ -20,13 +20,13 @@ from pacdp.federation import (
     Spending,
     Training,
     Workbench,
-    make_plan,
     simulate,
 )
 from pacdp.federation.engines.base import choose_engine
 from pacdp.methods import METHODS, method
 from pacdp.methods.fixed import Fixed
 from pacdp.tasks import Regression
+from tests.plans import plan_of
 
 pytestmark = pytest.mark.usefixtures("two_threads")
 HEART = load("heart")
@@ -59,7 +59,7 @@ def plan(parts, data, **changes):
         "training": Training(rounds=3, local_epochs=2, batch=64),
         "privacy": Privacy(epsilon=1.0),
     }
-    return make_plan(**values | changes)
+    return plan_of(**values | changes)
 
 
 def same(one, other):

@@ -11,12 +11,13 @@ from scipy.stats import binom
 
 from pacdp.data import load, partition
 from pacdp.errors import DataError, InputError
-from pacdp.federation import Aggregation, Levels, Plan, Privacy, Training, make_plan, simulate
+from pacdp.federation import Aggregation, Levels, Plan, Privacy, Training, simulate
 from pacdp.federation.budgets import deal_budgets
 from pacdp.federation.client_sampling import participants, participation_cap
 from pacdp.methods import method
 from pacdp.privacy import account, calibrate
 from pacdp.tasks import Classification
+from tests.plans import plan_of
 
 HEART = load("heart")
 HOSPITALS = partition(HEART, "natural")
@@ -31,7 +32,7 @@ def plan(**changes):
         "training": Training(rounds=5, local_steps=1),
         "privacy": Privacy(epsilon=1.0),
     }
-    return make_plan(**parts | changes)
+    return plan_of(**parts | changes)
 
 
 def test_levels_by_largest_remainder():

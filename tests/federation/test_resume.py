@@ -18,12 +18,12 @@ from pacdp.federation import (
     Optimiser,
     Privacy,
     Training,
-    make_plan,
     simulate,
 )
 from pacdp.methods import METHODS, method
 from pacdp.privacy import Adjacency, Guarantee, MemoryBook
 from pacdp.tasks import Classification
+from tests.plans import plan_of
 
 COMMAND = Path(sys.executable).parent / "pacdp"
 DATA = load("heart")
@@ -32,7 +32,7 @@ CURVE = {"curve": {"family": "power", "coefficients": [1.0, 0.4]}}
 
 
 def plan(name="cgm-median", rounds=6, **server):
-    return make_plan(
+    return plan_of(
         sizes=HOSPITALS.named_sizes,
         shape=DATA.shape,
         task=Classification(2),

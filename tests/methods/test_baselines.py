@@ -20,7 +20,6 @@ from pacdp.federation import (
     Server,
     Training,
     Workbench,
-    make_plan,
     simulate,
 )
 from pacdp.methods import METHODS, Answer, Method, method, register
@@ -34,6 +33,7 @@ from pacdp.privacy import (
     total_mu,
 )
 from pacdp.tasks import Classification
+from tests.plans import plan_of
 
 HEART = load("heart")
 HOSPITALS = partition(HEART, "natural")
@@ -43,7 +43,7 @@ CURVE = {"curve": {"family": "power", "coefficients": [1.0, 0.4]}}
 
 def plan(name, data=HEART, split=HOSPITALS, rounds=4, epsilon=1.0, given=None, **training):
     training = {"local_epochs": 2, "batch": 64} | training
-    return make_plan(
+    return plan_of(
         sizes=split.named_sizes,
         shape=data.shape,
         task=data.task,
@@ -97,7 +97,7 @@ def test_every_method_keeps_every_budget(name, set_name):
 )
 @settings(max_examples=20)
 def test_no_rival_overspends(name, rounds, epsilon, adjacency, failures, seed):
-    made = make_plan(
+    made = plan_of(
         sizes=HOSPITALS.named_sizes,
         shape=HEART.shape,
         task=Classification(2),
@@ -149,7 +149,7 @@ def test_nbafl_by_hand():
 
 def test_nbafl_replace_one_costs_the_same():
     both = [
-        make_plan(
+        plan_of(
             sizes=HOSPITALS.named_sizes,
             shape=HEART.shape,
             task=Classification(2),
@@ -270,7 +270,7 @@ def test_a_sampled_plan_needs_a_ledger_of_its_own():
 
 def test_rpdp_needs_a_total_budget():
     with pytest.raises(InputError, match="needs a total budget"):
-        make_plan(
+        plan_of(
             sizes={"a": 10},
             shape=(3,),
             task=Classification(2),
@@ -283,7 +283,7 @@ def test_rpdp_needs_a_total_budget():
 @pytest.mark.parametrize("name", ["cgm-median", "aqc"])
 @pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
 def test_counts_and_gradients_share_the_budget(name, adjacency):
-    made = make_plan(
+    made = plan_of(
         sizes=HOSPITALS.named_sizes,
         shape=HEART.shape,
         task=Classification(2),
@@ -433,8 +433,8 @@ def test_noise_once_adds_the_noise_of_a_step_and_is_charged_what_that_is_worth()
 @pytest.mark.parametrize("name", ["nbafl", "nbafl-original", "noise-once"])
 def test_an_upload_is_divided_by_nothing(name):
     """Its signal is at most C and its noise σ·√d, whatever the number of records."""
-    from pacdp.experiments.cost import signal_to_noise
+    from pacdp.federation.results import signal_to_noise
 
     made = plan(name)
     task = made.clients[0]
-    assert signal_to_noise(made, 28)[0] == pytest.approx(1 / (task.noise_multiplier * 28**0.5))
+    assert signal_to_noise(task, 28) == pytest.approx(1 / (task.noise_multiplier * 28**0.5))

@@ -11,13 +11,14 @@ from pacdp.clipping import BinaryCrossEntropy
 from pacdp.data import Dataset, Records, load, partition
 from pacdp.errors import DataError, InputError
 from pacdp.experiments.cost import cost
-from pacdp.federation import Model, Plan, Privacy, Training, make_plan, simulate
+from pacdp.federation import Model, Plan, Privacy, Training, simulate
 from pacdp.federation.hot_start import HotStart, hot_start
 from pacdp.federation.local_model import Workbench
 from pacdp.methods import method
 from pacdp.tasks import Classification, Regression, Task, load_task, register_task, task_for_classes
 from pacdp.tasks.base import require_all, require_one_number
 from pacdp.tasks.registry import TASKS
+from tests.plans import plan_of
 
 TRAINING = Training(rounds=4, local_steps=2)
 
@@ -96,7 +97,7 @@ def planned(task, **changes):
         "training": TRAINING,
         "privacy": Privacy(epsilon=5.0),
     }
-    return make_plan(**settings | changes)
+    return plan_of(**settings | changes)
 
 
 @pytest.mark.parametrize("engine", ["one-by-one", "stacked"])

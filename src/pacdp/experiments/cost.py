@@ -31,12 +31,12 @@ class Cost:
 def cost(plan: Plan) -> Cost:
     """What the plan costs. A single step is timed, on random numbers.
 
-    >>> from pacdp.federation import Training, make_plan
+    >>> from pacdp.federation import Population, Recipe, Training, make_plan
     >>> from pacdp.methods import method
     >>> from pacdp.tasks import Classification
     >>> plan = make_plan(
-    ...     sizes={"a": 100}, shape=(13,), task=Classification(2), method=method("fixed"),
-    ...     training=Training(rounds=5, local_steps=2),
+    ...     Recipe(training=Training(rounds=5, local_steps=2)), method("fixed"),
+    ...     Population(sizes={"a": 100}, shape=(13,), task=Classification(2)),
     ... )
     >>> cost(plan).steps, cost(plan).bytes_per_round
     (10, 224)

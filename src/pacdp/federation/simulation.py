@@ -92,14 +92,14 @@ def simulate(
     ``one-by-one`` is for debugging.
 
     >>> from pacdp.data import load, partition
-    >>> from pacdp.federation import Privacy, Training, make_plan
+    >>> from pacdp.federation import Population, Privacy, Recipe, Training, make_plan
     >>> from pacdp.methods import method
     >>> data = load("heart")
     >>> hospitals = partition(data, "natural")
-    >>> plan = make_plan(
-    ...     sizes=hospitals.named_sizes, shape=data.shape, task=data.task, method=method("fixed"),
-    ...     training=Training(rounds=3, local_steps=1), privacy=Privacy(epsilon=1.0),
+    >>> recipe = Recipe(
+    ...     training=Training(rounds=3, local_steps=1), privacy=Privacy(epsilon=1.0)
     ... )
+    >>> plan = make_plan(recipe, method("fixed"), Population.of(data, hospitals), seed=0)
     >>> result = simulate(plan, data, hospitals)
     >>> [round(client.epsilon_spent, 6) for client in result.clients()]
     [1.0, 1.0, 1.0, 1.0]

@@ -117,9 +117,10 @@ def _under(
     setting: Setting, rate: float, grid: Grid, offline: Offline, worker: Worker
 ) -> dict[str, Any]:
     """What C* would be under another learning rate; where nearly all is clipped, lr·C is one."""
-    training = setting.training
+    training = setting.recipe.training
     slower = training.optimiser.model_copy(update={"lr": rate})
-    other = replace(setting, training=training.model_copy(update={"optimiser": slower}))
+    training = training.model_copy(update={"optimiser": slower})
+    other = replace(setting, recipe=setting.recipe.model_copy(update={"training": training}))
     matrix = run_grid(other, grid, worker=worker)
     choices = [
         choose(matrix.scores[:, row], matrix.bounds, rule=offline.rule)

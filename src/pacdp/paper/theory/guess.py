@@ -7,7 +7,7 @@ import numpy as np
 
 from pacdp.curve import choose
 from pacdp.data import proxy_for
-from pacdp.federation import Model, Optimiser, Privacy, Training
+from pacdp.federation import Optimiser, Recipe, Training
 from pacdp.offline import Grid, Setting
 from pacdp.offline.grid import run_grid
 from pacdp.paper.theory.surrogate import surrogate_bounds
@@ -51,15 +51,15 @@ class Guess:
 def heart_like(learning_rate: float, *, rounds: int = 20) -> Setting:
     """Four hospitals of Heart's sizes, with synthetic records.
 
-    >>> heart_like(0.1).training.rounds
+    >>> heart_like(0.1).recipe.training.rounds
     20
     """
     return Setting(
         proxy=proxy_for("heart", "synthetic"),
         sizes={"Cleveland": 303, "Hungary": 261, "Switzerland": 46, "Long Beach": 130},
-        training=Training(rounds=rounds, local_steps=1, optimiser=Optimiser(lr=learning_rate)),
-        model=Model(name="logistic"),
-        privacy=Privacy(),
+        recipe=Recipe(
+            training=Training(rounds=rounds, local_steps=1, optimiser=Optimiser(lr=learning_rate))
+        ),
     )
 
 
