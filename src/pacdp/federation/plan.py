@@ -50,13 +50,6 @@ SMALLEST_EPSILON = 1e-12
 _ADJACENCY = {adjacency.value: adjacency for adjacency in Adjacency}
 
 
-def _read_task(given: Any) -> Task:
-    try:
-        return load_task(given)
-    except InputError as error:
-        raise ValueError(error) from None
-
-
 class ClientPlan(Settings):
     """One client's part of the plan, all of it public."""
 
@@ -108,7 +101,7 @@ class Plan(Settings):
     data: str
     model: Model
     shape: tuple[int, ...]
-    task: Annotated[Task, PlainValidator(_read_task), PlainSerializer(lambda task: task.to_json())]
+    task: Annotated[Task, PlainValidator(load_task), PlainSerializer(lambda task: task.to_json())]
     training: Training
     server: Aggregation
     privacy: Privacy
