@@ -49,13 +49,6 @@ SMALLEST_EPSILON = 1e-12
 _ADJACENCY = {adjacency.value: adjacency for adjacency in Adjacency}
 
 
-def _read_task(given: Any) -> Task:
-    try:
-        return load_task(given)
-    except InputError as error:
-        raise ValueError(error) from None
-
-
 class ClientPlan(Settings):
     """One client's part of the plan, all of it public."""
 
@@ -106,7 +99,7 @@ class Plan(Recipe):
     """The version of clipping, rounding and noise; another one gives the run another name."""
     data: str
     shape: tuple[int, ...]
-    task: Annotated[Task, PlainValidator(_read_task), PlainSerializer(lambda task: task.to_json())]
+    task: Annotated[Task, PlainValidator(load_task), PlainSerializer(lambda task: task.to_json())]
     provenance: dict[str, str] = Field({})
     """What the features were made from."""
     tuning: dict[str, Any] | None = None

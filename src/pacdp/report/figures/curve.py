@@ -37,11 +37,12 @@ def _matrix(axes: Axes, curve: Curve) -> None:
     evidence = curve.evidence
     budgets, bounds = np.array(evidence["budgets"]), np.array(evidence["bounds"])
     mean = np.array(evidence["scores"]).mean(0)
-    percent = 100 if evidence["metric"] == "accuracy" else 1
+    metric = evidence["metric"]
+    percent = 100 if metric == "accuracy" else 1
     mesh = axes.pcolormesh(
         *(_edges(budgets), _edges(bounds), percent * mean.T), cmap="viridis", shading="flat"
     )
-    unit = "held-out accuracy in %" if percent == 100 else "minus the held-out loss"
+    unit = "held-out accuracy in %" if percent == 100 else f"{metric} on held-out records"
     axes.figure.colorbar(mesh, ax=axes, label=unit)
     _chosen(axes, curve, colour="white")
     fine = np.geomspace(budgets[0], budgets[-1], 200)
