@@ -1,7 +1,7 @@
-"""How the clipping bound shrinks over the rounds: λ(t), a function of the round alone.
+"""The clipping schedule λ(t): a factor on the clipping bound that depends on the round alone.
 
-Noise is scaled by the bound that clipped, so its multiplier does not change with λ and the schedule
-costs no privacy.
+Noise is scaled to the bound that was used for clipping, so λ(t) leaves the noise multiplier
+unchanged and costs no privacy.
 """
 
 import math
@@ -14,9 +14,9 @@ from pacdp.errors import InputError
 
 
 class Schedule(Settings):
-    """λ(t) = 1 for t < ⌊r_s·T⌋, then a cosine down towards λ_min; or 1 throughout.
+    """λ(t) = 1 for t < ⌊r_s·T⌋, followed by cosine decay towards λ_min; or 1 throughout.
 
-    The defaults are the paper's. The last round is T − 1, so λ_min is approached and not reached.
+    The defaults are the paper's. The last round is T − 1, so λ_min itself is never reached.
 
     >>> schedule = Schedule()
     >>> [round(schedule.factor(t, rounds=10), 3) for t in (0, 5, 6, 8, 9)]
@@ -25,18 +25,20 @@ class Schedule(Settings):
     1.0
     """
 
-    kind: Literal["cosine", "none"] = Field("cosine", description="λ(t): cosine, or 1 throughout.")
-    stable: float = Field(
-        0.6, ge=0, le=1, description="r_s: the share of rounds before it shrinks."
+    kind: Literal["cosine", "none"] = Field(
+        "cosine", description="Shape of λ(t): cosine decay, or 1 throughout."
     )
-    least: float = Field(0.1, gt=0, le=1, description="λ_min: what it shrinks towards.")
+    hold_fraction: float = Field(
+        0.6, ge=0, le=1, description="r_s: fraction of the rounds before the decay starts."
+    )
+    min_factor: float = Field(0.1, gt=0, le=1, description="λ_min: factor that λ(t) decays to.")
 
     def factor(self, round: int, *, rounds: int) -> float:  # noqa: A002
-        """λ(t) for round t of T."""
+        """Return λ(t) for round t of T."""
         if not 0 <= round < rounds:
             raise InputError(f"round = {round}: must be from 0 to {rounds - 1}")
-        start = math.floor(self.stable * rounds)
+        start = math.floor(self.hold_fraction * rounds)
         if self.kind == "none" or round < start:
             return 1.0
-        along = (round - start) / (rounds - start)
-        return self.least + (1 - self.least) * (1 + math.cos(math.pi * along)) / 2
+        progress = (round - start) / (rounds - start)
+        return self.min_factor + (1 - self.min_factor) * (1 + math.cos(math.pi * progress)) / 2

@@ -17,14 +17,14 @@ from pacdp.schedule import Schedule
 POWER = {"family": "power", "coefficients": [0.5, 0.25]}
 
 
-@given(rounds=st.integers(1, 300), stable=st.floats(0, 1), least=st.floats(0.01, 1))
-def test_the_schedule_stays_and_then_falls(rounds, stable, least):
-    schedule = Schedule(stable=stable, least=least)
+@given(rounds=st.integers(1, 300), hold_fraction=st.floats(0, 1), min_factor=st.floats(0.01, 1))
+def test_the_schedule_stays_and_then_falls(rounds, hold_fraction, min_factor):
+    schedule = Schedule(hold_fraction=hold_fraction, min_factor=min_factor)
     factors = [schedule.factor(t, rounds=rounds) for t in range(rounds)]
-    start = math.floor(stable * rounds)
+    start = math.floor(hold_fraction * rounds)
     assert factors[:start] == [1.0] * start
     assert all(a >= b for a, b in pairwise(factors))
-    assert least < factors[-1] <= 1 or least == 1 or factors[-1] == pytest.approx(least)
+    assert min_factor < factors[-1] <= 1 or factors[-1] == pytest.approx(min_factor)
 
 
 def test_the_schedule_by_hand():
@@ -35,7 +35,21 @@ def test_the_schedule_by_hand():
     with pytest.raises(InputError, match="round = 25: must be from 0 to 24"):
         schedule.factor(25, rounds=25)
     with pytest.raises(ValidationError):
-        Schedule(least=0)
+        Schedule(min_factor=0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"schedule": {"least": 0.1}}, r"schedule\.least: is no setting; .*min_factor"),
+        ({"schedule": {"stable": 0.6}}, r"schedule\.stable: is no setting; .*hold_fraction"),
+        ({"any_plan": True}, r"any_plan: is no setting; .*allow_plan_mismatch"),
+    ],
+)
+def test_settings_of_earlier_versions_are_refused_in_one_line(settings, message):
+    with pytest.raises(InputError, match=message) as refused:
+        method("pac-dp", {"curve": POWER, **settings})
+    assert "\n" not in str(refused.value)
 
 
 def test_the_papers_curves():

@@ -163,10 +163,10 @@ def test_a_run_takes_the_plan_and_its_curve(found):
 
 
 def test_a_schedule_of_ones_own_is_that_of_the_curve():
-    own = {"pac-dp": {"schedule": {"kind": "cosine", "stable": 0.2, "least": 0.5}}}
+    own = {"pac-dp": {"schedule": {"kind": "cosine", "hold_fraction": 0.2, "min_factor": 0.5}}}
     experiment = Experiment.model_validate({**HEART.model_dump(exclude_unset=True), "methods": own})
     made = with_plan(experiment, tune(experiment, seeds=1, sweeps=1))
-    assert prepare(made).plan.settings["schedule"]["stable"] == 0.2
+    assert prepare(made).plan.settings["schedule"]["hold_fraction"] == 0.2
 
 
 def test_what_it_is_not_for_is_refused(found, tmp_path):

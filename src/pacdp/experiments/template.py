@@ -61,7 +61,7 @@ average_last = 0.0          # the share of last rounds whose models are averaged
 
 [methods.pac-dp]            # F(ε), from budgets to clipping bounds; or the path of a curve file
 curve = {{ family = "power", coefficients = [1.0, 0.4], domain = [0.01, 10.0] }}
-schedule = {{ kind = "cosine", stable = 0.6, least = 0.1 }}
+schedule = {{ kind = "cosine", hold_fraction = 0.6, min_factor = 0.1 }}
 
 [methods.fixed]
 clipping_bound = 1.0

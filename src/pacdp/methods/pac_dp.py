@@ -25,8 +25,8 @@ class PacDp(Method):
 
     curve: Curve = Field(description="F, from a budget to a clipping bound, or a file.")
     schedule: Schedule = Field(Schedule(), description="λ(t).")
-    any_plan: bool = Field(
-        False, description="Whether a curve may be used that was made for another plan."
+    allow_plan_mismatch: bool = Field(
+        False, description="Whether to accept a curve that was fitted for a different plan."
     )
 
     @field_validator("curve", mode="before")
@@ -37,14 +37,14 @@ class PacDp(Method):
     def refuse_plan(self, terms: Mapping[str, Any]) -> None:
         """Refuse a plan other than the one that the curve was made for."""
         made_for = self.curve.evidence.get("plan")
-        if made_for is None or self.any_plan:
+        if made_for is None or self.allow_plan_mismatch:
             return
         wanted = {**terms, "schedule": self.schedule.model_dump(mode="json")}
         apart = differences({key: made_for.get(key) for key in wanted}, wanted)
         if apart:
             raise InputError(
                 f"curve: was made for another plan ({'; '.join(apart)}); fit one for this plan, or "
-                "say any_plan = true"
+                "say allow_plan_mismatch = true"
             )
 
     def bound(self, epsilon: float, *, round: int, rounds: int) -> float:  # noqa: A002

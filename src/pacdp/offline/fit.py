@@ -151,7 +151,7 @@ def _evidence(
         "bounds": list(matrix.bounds),
         "seeds": list(matrix.seeds),
         "scores": matrix.scores.tolist(),
-        "metric": "accuracy" if proxy.data.classes else "minus the loss",
+        "metric": proxy.data.task.score_name,
         "rule": offline.rule,
         "choices": [asdict(choice) for choice in choices],
         "expected": expected,

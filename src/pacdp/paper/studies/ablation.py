@@ -102,7 +102,11 @@ class _Entry:
         tuned = tuned.model_copy(update={"changes": made})
         runs = [
             self._shelf.outcome(
-                Job(experiment, experiment.made_method("pac-dp", {"any_plan": True}), seed)
+                Job(
+                    experiment,
+                    experiment.made_method("pac-dp", {"allow_plan_mismatch": True}),
+                    seed,
+                )
             )
             for experiment, seed in runs_of(
                 self._entry, tuned, self._shelf.profile, first=FIRST, skew=None

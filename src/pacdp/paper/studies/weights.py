@@ -89,7 +89,9 @@ def _dealt(entry: Entry, study: Study, shelf: Shelf, observe: Observer) -> Dealt
             made = made.model_copy(update={"server": server})
             # F was fitted under the weights that the search chose; here only they differ.
             runs.append(
-                shelf.outcome(Job(made, made.made_method("pac-dp", {"any_plan": True}), seed))
+                shelf.outcome(
+                    Job(made, made.made_method("pac-dp", {"allow_plan_mismatch": True}), seed)
+                )
             )
         rows[rule] = Row(rule, "certified", runs)
         observe(words, 1)
