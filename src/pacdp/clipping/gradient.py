@@ -104,7 +104,7 @@ class ClippedGradient:
         )
 
     @property
-    def chain(self) -> SequentialModel | None:
+    def sequential(self) -> SequentialModel | None:
         """The module as a plain sequence of known, deterministic layers; None if it is not one."""
         self._refresh()
         return self._sequential

@@ -39,7 +39,7 @@ def choose_strategy(
         sequential is not None
         and isinstance(inputs, Tensor)
         and inputs.dtype == torch.float32
-        and sequential.fits(inputs.ndim - 1)
+        and sequential.accepts(inputs.ndim - 1)
     ):
         known = "all examples at once: a plain sequence of known layers"
         return SequentialStrategy(module, loss, known, model=sequential)

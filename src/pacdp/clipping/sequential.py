@@ -210,7 +210,7 @@ class SequentialModel:
 
     steps: Sequence[Step]
 
-    def fits(self, example_dimensions: int) -> bool:
+    def accepts(self, example_dimensions: int) -> bool:
         """Whether an example of so many dimensions meets each layer as the steps expect it.
 
         torch applies a Linear layer to the last of any number of dimensions; a step does not.

@@ -109,7 +109,7 @@ class StackedGradient:
         for bound in {float(bounds.min()), float(bounds.max())} if models else ():
             check_clipping_bound("clipping_bounds", bound)
         refuse_reduced_precision()
-        if not self.sequential.fits(inputs.ndim - 2):
+        if not self.sequential.accepts(inputs.ndim - 2):
             raise InputError(
                 f"inputs: has shape {tuple(inputs.shape)}, must be (models, examples, ...) with "
                 "examples as the first layer takes them"

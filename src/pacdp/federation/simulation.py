@@ -24,8 +24,8 @@ from pacdp.federation.plan import Plan
 from pacdp.federation.rounds import Callback, run_rounds
 from pacdp.federation.server import RoundOutcome, Server
 from pacdp.federation.transports import InProcessTransport, UnreliableTransport
-from pacdp.privacy import Book, Release, total_mu
-from pacdp.privacy.filter import listed
+from pacdp.privacy import Ledger, Release, total_mu
+from pacdp.privacy.filter import list_releases
 
 Row = dict[str, Any]
 # Told each round when it is over.
@@ -46,7 +46,7 @@ class Result:
     """The headline metric of the best constant prediction, such as the most frequent class."""
     accuracies: Sequence[float | None]
     """What each client sees of the final model."""
-    books: Sequence[Book | None]
+    books: Sequence[Ledger | None]
     seconds: float
     refused: Counter[int] = field(default_factory=Counter)
     """How often each client refused because its plan or budget was used up."""
@@ -59,7 +59,7 @@ class Result:
     def _client(self, number: int) -> Row:
         plan, task, book = self.plan, self.plan.clients[number], self.books[number]
         # Of this run; its book may hold others as well.
-        made = [] if book is None else listed(book.made(plan.run))
+        made = [] if book is None else list_releases(book.count_releases(plan.run))
         planned = plan.planned(number)
         realised = plan.certified(made)
         noises = [charge.noise_multiplier for charge in task.charges]
@@ -93,7 +93,7 @@ def simulate(
     partition: Partition,
     *,
     initial: Tensors | None = None,
-    books: Sequence[Book | None] | None = None,
+    books: Sequence[Ledger | None] | None = None,
     failure_rate: float = 0.0,
     evaluate_every: int = 1,
     observe: Observer | None = None,
@@ -180,7 +180,7 @@ class _History:
         server: Server,
         bench: Workbench,
         dataset: Dataset,
-        ledgers: Sequence[Book | None],
+        ledgers: Sequence[Ledger | None],
         *,
         evaluate_every: int,
     ) -> None:
@@ -280,17 +280,17 @@ class _Observing:
         self._observe(self._history.rows[-1])
 
 
-def _made(plan: Plan, books: Sequence[Book | None]) -> dict[int, list[dict[str, Any]]]:
+def _made(plan: Plan, books: Sequence[Ledger | None]) -> dict[int, list[dict[str, Any]]]:
     """The releases that each client has paid for."""
     return {
-        number: [release.to_dict() for release in listed(book.made(plan.run))]
+        number: [release.to_dict() for release in list_releases(book.count_releases(plan.run))]
         for number, book in enumerate(books)
         if book is not None
     }
 
 
 def _replay(
-    plan: Plan, books: Sequence[Book | None], made: Mapping[int, list[dict[str, Any]]]
+    plan: Plan, books: Sequence[Ledger | None], made: Mapping[int, list[dict[str, Any]]]
 ) -> None:
     """Bring new books to where they stood."""
     for number, releases in made.items():
@@ -310,7 +310,7 @@ def _range(values: Sequence[float]) -> list[float] | None:
     return [min(values), max(values)] if values else None
 
 
-def _spent(books: Sequence[Book | None]) -> float | None:
+def _spent(books: Sequence[Ledger | None]) -> float | None:
     """The most that any client has been charged so far."""
     states = [book.filter for book in books if book is not None]
     # A sampled plan is charged as a whole when it is frozen: at most its budget.
