@@ -38,7 +38,7 @@ from pacdp.federation import (
 from pacdp.federation.engines.base import SerialEngine, StackedEngine, ThreadedEngine
 from pacdp.methods import Answer, method
 from pacdp.models import build
-from pacdp.privacy import Ledger
+from pacdp.privacy import SQLiteLedger
 from pacdp.tasks import Classification
 from tests.plans import plan_of
 
@@ -593,7 +593,9 @@ def test_a_hostile_broadcast_learns_no_more_than_was_paid_for(tmp_path):
     seen = {True: [], False: []}
     for number in range(2 * releases):
         there = number % 2 == 0
-        book = Ledger.create(tmp_path / f"{number}.ledger", client="clinic", budget=made.budget(0))
+        book = SQLiteLedger.create(
+            tmp_path / f"{number}.ledger", client="clinic", budget=made.budget(0)
+        )
         client = Client(0, made, with_it if there else without, book=book, workbench=bench)
         taken = []
         client.method = Recorded(taken)

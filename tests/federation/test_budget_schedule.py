@@ -23,7 +23,7 @@ from pacdp.federation import (
 from pacdp.federation.client_sampling import participants, participation_cap, participations_ahead
 from pacdp.federation.weights import client_weights
 from pacdp.methods import method
-from pacdp.privacy import Adjacency, Guarantee, Ledger, mu_for
+from pacdp.privacy import Adjacency, Guarantee, SQLiteLedger, mu_for
 from pacdp.tasks import Classification
 from tests.plans import plan_of
 
@@ -165,14 +165,14 @@ def test_a_server_that_repeats_itself_gets_less_and_less(tmp_path):
     """The first round over and over, with a real ledger: the filter holds whatever is asked."""
     made = plan("replan", rounds=4)
     budget = Guarantee(epsilon=1.0, adjacency=Adjacency.ZERO_OUT)
-    book = Ledger.create(tmp_path / "a.ledger", client="cleveland", budget=budget)
+    book = SQLiteLedger.create(tmp_path / "a.ledger", client="cleveland", budget=budget)
     client = Client(0, made, RECORDS[0], book=book)
     first = Broadcast(0, Workbench(made).state())
     scales = [client.answer(first).noise_scale for _ in range(4)]
     with pytest.raises(BudgetExceededError, match="8 planned"):
         client.answer(first)
     assert scales == sorted(scales)
-    assert Ledger(tmp_path / "a.ledger").filter.realised.epsilon < 1.0
+    assert SQLiteLedger(tmp_path / "a.ledger").filter.realised.epsilon < 1.0
 
 
 def test_another_run_of_the_ledger_does_not_show():
@@ -190,7 +190,7 @@ def test_another_run_of_the_ledger_does_not_show():
 def test_noise_is_what_the_share_asks_for():
     made = plan("late", growth=4.0, rounds=2)
     result = simulate(made, DATA, HOSPITALS)
-    (one, two) = sorted(result.books[0].made(made.run), key=lambda release: release.z)
+    (one, two) = sorted(result.books[0].count_releases(made.run), key=lambda release: release.z)
     mu = float(mu_for(1.0, 1e-5))
     # Shares 1/5 and 4/5 of μ², each over two releases.
     assert 1 / two.z**2 == pytest.approx(mu**2 / 5 / 2, rel=1e-9)

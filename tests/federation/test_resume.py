@@ -21,7 +21,7 @@ from pacdp.federation import (
     simulate,
 )
 from pacdp.methods import METHODS, method
-from pacdp.privacy import Adjacency, Guarantee, MemoryBook
+from pacdp.privacy import Adjacency, Guarantee, MemoryLedger
 from pacdp.tasks import Classification
 from tests.plans import plan_of
 
@@ -118,7 +118,7 @@ def test_checkpoints_that_do_not_fit(tmp_path):
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(DataError, match=r"c.pt: is no checkpoint"):
         simulate(one, DATA, HOSPITALS, checkpoint=Checkpoint(path, run=one.run))
-    books = [MemoryBook(Guarantee(epsilon=9.0, adjacency=Adjacency.ZERO_OUT)) for _ in range(4)]
+    books = [MemoryLedger(Guarantee(epsilon=9.0, adjacency=Adjacency.ZERO_OUT)) for _ in range(4)]
     with pytest.raises(InputError, match="cannot be done again"):
         simulate(one, DATA, HOSPITALS, checkpoint=Checkpoint(path, run=one.run), books=books)
 

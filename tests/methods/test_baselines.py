@@ -26,7 +26,7 @@ from pacdp.methods import METHODS, Answer, Method, method, register
 from pacdp.privacy import (
     Adjacency,
     Guarantee,
-    MemoryBook,
+    MemoryLedger,
     Release,
     account,
     calibrate,
@@ -259,7 +259,7 @@ def test_a_sampled_release_must_be_of_a_sample(wrong):
 
 def test_a_sampled_plan_needs_a_ledger_of_its_own():
     budget = Guarantee(epsilon=5.0, adjacency=Adjacency.ZERO_OUT)
-    book = MemoryBook(budget)
+    book = MemoryLedger(budget)
     book.reserve(calibrate(epsilon=1.0, releases=1).release(), run="before")
     work = {"local_epochs": None, "local_steps": 2}
     made = plan("rpdp-fl", epsilon=(0.5, 4.0, 4.0, 4.0), rounds=1, **work)
@@ -368,7 +368,7 @@ def test_a_bound_that_is_none_costs_nothing(name, wrong):
     for public in ({}, {"bounds": [wrong] * 4, "bound": wrong}, {"bounds": [], "bound": wrong}):
         with pytest.raises(InputError, match="bound"):
             client.answer(Broadcast(0, Workbench(made).state(), public))
-    assert client.book.made(made.run).total() == 0
+    assert client.book.count_releases(made.run).total() == 0
 
 
 def test_reading_the_quantile_for_free_certifies_nothing():

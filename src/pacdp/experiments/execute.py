@@ -7,14 +7,14 @@ from pacdp.experiments.results import RunResult
 from pacdp.federation import Checkpoint, Result, Workbench, simulate
 from pacdp.federation.engines.base import EngineName, choose_engine
 from pacdp.federation.simulation import Observer
-from pacdp.privacy import Book
+from pacdp.privacy import Ledger
 
 
 def execute(
     prepared: Prepared,
     *,
     observe: Observer | None = None,
-    books: Sequence[Book | None] | None = None,
+    books: Sequence[Ledger | None] | None = None,
     checkpoint: Checkpoint | None = None,
     device: str = "cpu",
     engine: EngineName = "auto",

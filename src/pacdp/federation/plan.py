@@ -39,7 +39,7 @@ from pacdp.federation.client_sampling import (
 from pacdp.federation.configuration import Privacy, Recipe, Training
 from pacdp.federation.population import Population
 from pacdp.methods import Charge, Method, Terms, method
-from pacdp.privacy import Adjacency, Book, Guarantee, Release, Scope, account, total_mu
+from pacdp.privacy import Adjacency, Guarantee, Ledger, Release, Scope, account, total_mu
 from pacdp.tasks import Task, load_task
 
 # A budget must be more than nothing, also where one release costs nothing that can be told.
@@ -210,7 +210,7 @@ class Plan(Recipe):
             for charge in self.clients[client].charges
         ]
 
-    def noise_scale(self, client: int, round: int, book: Book) -> float:  # noqa: A002
+    def noise_scale(self, client: int, round: int, book: Ledger) -> float:  # noqa: A002
         """The noise of a participation over that of even spending, after what its run has spent.
 
         Infinite where nothing is left to spend.
@@ -218,7 +218,7 @@ class Plan(Recipe):
         task, spending = self.clients[client], self.privacy.spending
         if spending.policy == "even":
             return 1.0
-        made = book.made(self.run)
+        made = book.count_releases(self.run)
         whole = total_mu(self.participation(client)) ** 2 * task.participations
         share = spending.share(
             made=made.total() // task.each,

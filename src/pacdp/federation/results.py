@@ -8,8 +8,8 @@ from pydantic import ConfigDict, Field
 
 from pacdp.config import Real, Settings
 from pacdp.federation.plan import ClientPlan, Plan
-from pacdp.privacy import Book, total_mu
-from pacdp.privacy.filter import listed
+from pacdp.privacy import Ledger, total_mu
+from pacdp.privacy.filter import list_releases
 
 
 class RoundResult(Settings):
@@ -105,7 +105,7 @@ class ClientResult(Settings):
 def client_result(
     plan: Plan,
     number: int,
-    book: Book | None,
+    book: Ledger | None,
     *,
     parameters: int,
     accuracy: float | None,
@@ -115,7 +115,7 @@ def client_result(
     """Collect the result of one client from the plan and its ledger."""
     client = plan.clients[number]
     # A durable ledger may hold the releases of other runs as well.
-    releases = [] if book is None else listed(book.made(plan.run))
+    releases = [] if book is None else list_releases(book.count_releases(plan.run))
     planned, spent = plan.planned(number), plan.certified(releases)
     noise_planned = tuple(charge.noise_multiplier for charge in client.charges)
     noise = [release.noise_multiplier for release in releases]

@@ -25,8 +25,8 @@ from pacdp.federation.results import ClientResult, RoundResult, client_result
 from pacdp.federation.rounds import Callback, run_rounds
 from pacdp.federation.server import RoundOutcome, Server
 from pacdp.federation.transports import InProcessTransport, UnreliableTransport
-from pacdp.privacy import Book, Release
-from pacdp.privacy.filter import listed
+from pacdp.privacy import Ledger, Release
+from pacdp.privacy.filter import list_releases
 
 # Called with each round when it is over.
 Observer = Callable[[RoundResult], None]
@@ -45,7 +45,7 @@ class Result:
     """The headline metric of the best constant prediction, such as the most frequent class."""
     accuracies: Sequence[float | None]
     """What each client sees of the final model."""
-    books: Sequence[Book | None]
+    books: Sequence[Ledger | None]
     seconds: float
     refused: Counter[int] = field(default_factory=Counter)
     """How often each client refused because its plan or budget was used up."""
@@ -72,7 +72,7 @@ def simulate(
     partition: Partition,
     *,
     initial: Tensors | None = None,
-    books: Sequence[Book | None] | None = None,
+    books: Sequence[Ledger | None] | None = None,
     failure_rate: float = 0.0,
     evaluate_every: int = 1,
     observe: Observer | None = None,
@@ -159,7 +159,7 @@ class _History:
         server: Server,
         bench: Workbench,
         dataset: Dataset,
-        ledgers: Sequence[Book | None],
+        ledgers: Sequence[Ledger | None],
         *,
         evaluate_every: int,
     ) -> None:
@@ -260,17 +260,17 @@ class _Observing:
         self._observe(self._history.rows[-1])
 
 
-def _made(plan: Plan, books: Sequence[Book | None]) -> dict[int, list[dict[str, Any]]]:
+def _made(plan: Plan, books: Sequence[Ledger | None]) -> dict[int, list[dict[str, Any]]]:
     """The releases that each client has paid for."""
     return {
-        number: [release.to_dict() for release in listed(book.made(plan.run))]
+        number: [release.to_dict() for release in list_releases(book.count_releases(plan.run))]
         for number, book in enumerate(books)
         if book is not None
     }
 
 
 def _replay(
-    plan: Plan, books: Sequence[Book | None], made: Mapping[int, list[dict[str, Any]]]
+    plan: Plan, books: Sequence[Ledger | None], made: Mapping[int, list[dict[str, Any]]]
 ) -> None:
     """Bring new books to where they stood."""
     for number, releases in made.items():
@@ -285,7 +285,7 @@ def _replay(
         book.reserve(*again, run=plan.run, label=plan.label)
 
 
-def _spent(books: Sequence[Book | None]) -> float | None:
+def _spent(books: Sequence[Ledger | None]) -> float | None:
     """The most that any client has been charged so far."""
     states = [book.filter for book in books if book is not None]
     # A sampled plan is charged as a whole when it is frozen: at most its budget.
