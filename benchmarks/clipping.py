@@ -36,7 +36,7 @@ class Case:
     def make(self) -> nn.Module:
         """The model."""
         shape = tuple(self.inputs.shape[1:])
-        return build(self.model, shape=shape, classes=self.classes, **self.settings)
+        return build(self.model, shape=shape, outputs=self.classes, **self.settings)
 
     @property
     def targets(self) -> Tensor:

@@ -67,7 +67,7 @@ def by_opacus(setting: Setting, epsilon: float, bound: float, seed: int) -> floa
     torch.set_num_threads(1)
     plan = setting.plan(epsilon, bound, seed)
     data, split = setting.records(seed)
-    records = [own.tensors() for own in split.of(data)]
+    records = [own.tensors(data.task) for own in split.of(data)]
     model = Workbench(plan).model
     wrapped = GradSampleModule(copy.deepcopy(model))
     inner = dict(wrapped._module.named_parameters())

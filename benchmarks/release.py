@@ -20,7 +20,7 @@ def rows() -> Iterator[Row]:
     """One release of all parameters of a ResNet-18, both ways in turns, on one thread."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    model = build("resnet18", shape=(3, 32, 32), classes=10)
+    model = build("resnet18", shape=(3, 32, 32), outputs=10)
     clean = {name: torch.randn_like(value) * 1e-4 for name, value in model.named_parameters()}
     source = SystemNoise()
 

@@ -11,6 +11,7 @@ from work import BOUND, LR, asked, tell
 from pacdp.data import Dataset, Partition, Provenance, Records, partition
 from pacdp.federation import Model, Optimiser, Privacy, Training, make_plan, simulate
 from pacdp.methods import method
+from pacdp.tasks import Classification
 
 
 def peak() -> float:
@@ -32,7 +33,7 @@ def main() -> None:
         name="random",
         train=records,
         test=test,
-        classes=tuple(str(number) for number in range(work.classes)),
+        task=Classification(work.classes),
         clients=tuple(str(number) for number in range(work.clients)),
         provenance=Provenance(source="random numbers", licence="none"),
     )
@@ -41,7 +42,7 @@ def main() -> None:
     plan = make_plan(
         sizes=split.named_sizes,
         shape=work.shape,
-        classes=work.classes,
+        task=data.task,
         method=method("fixed", {"clipping_bound": BOUND}),
         model=Model(name=work.model),
         training=Training(

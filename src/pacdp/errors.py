@@ -42,3 +42,12 @@ def located(error: Exception, where: str) -> PacdpError:
     if isinstance(error, PacdpError):
         return type(error)(f"{where}: {said}")
     return TrainingError(f"{where}: {type(error).__name__}: {said}")
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message, or its type if it has no message.
+
+    >>> first_line(ValueError("wrong shape\\nin a long trace"))
+    'wrong shape'
+    """
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -7,7 +7,7 @@ the name, the offending value and what is allowed.
 
 import difflib
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -204,3 +204,24 @@ def _refuse(name: str, array: FloatArray, bad: NDArray[Any], allowed: str) -> No
     where = tuple(int(i) for i in np.argwhere(bad)[0])
     at = where[0] if len(where) == 1 else where
     raise InputError(f"{name}[{at}] = {array[where].item():g}: must be {allowed}")
+
+
+def locate_record(where: str, record: int, lines: Sequence[int] | None = None) -> str:
+    """The place of a record for a message: its line if known, else its number.
+
+    >>> locate_record("a.csv", 1, lines=[2, 5])
+    'a.csv, line 5'
+    """
+    return f"{where}, record {record}" if lines is None else f"{where}, line {lines[record]}"
+
+
+def describe_type(values: NDArray[Any]) -> str:
+    """The type of the values of an array, for a message.
+
+    NumPy's name for the type of text contains the length of the longest one, which is private.
+
+    >>> describe_type(np.array([0.5])), describe_type(np.array(["a name"]))
+    ('float64', 'text')
+    """
+    kind = values.dtype.kind
+    return "text" if kind in "US" else "structured values" if kind == "V" else str(values.dtype)

@@ -9,7 +9,7 @@ from torch import nn
 from pacdp.clipping.numerics import shrink_bound
 from pacdp.models import build
 
-cnn = partial(build, "cnn", shape=(1, 28, 28), classes=10)
+cnn = partial(build, "cnn", shape=(1, 28, 28), outputs=10)
 
 
 def reference(module, loss, inputs, targets, bound):

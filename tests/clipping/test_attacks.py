@@ -36,10 +36,11 @@ from pacdp.federation import (
     Workbench,
     make_plan,
 )
-from pacdp.federation.engines.base import OneByOne, Stack, Threads
+from pacdp.federation.engines.base import SerialEngine, StackedEngine, ThreadedEngine
 from pacdp.methods import Answer, method
 from pacdp.models import build
 from pacdp.privacy import Ledger
+from pacdp.tasks import Classification
 
 HEART = load("heart")
 HOSPITALS = partition(HEART, "natural")
@@ -297,7 +298,7 @@ MODELS = {
 def test_nor_that_of_the_papers_models(name, hidden):
     shape, size, attempts = MODELS[name]
     generator = torch.Generator().manual_seed(5)
-    model = build(name, shape=shape, classes=10, **({"dropout": 0.0} if "res" in name else {}))
+    model = build(name, shape=shape, outputs=10, **({"dropout": 0.0} if "res" in name else {}))
     compute = ENGINES["hooks" if hidden else "chain"](model, CrossEntropy())
     found = [attack(compute, model, shape, size, 10, generator) for _ in range(attempts)]
     assert max(found) <= 1
@@ -307,7 +308,7 @@ def test_nor_that_of_the_papers_models(name, hidden):
 
 def test_nor_that_of_a_sequence_model():
     generator = torch.Generator().manual_seed(8)
-    model = build("sequence", shape=(20,), classes=4)
+    model = build("sequence", shape=(20,), outputs=4)
     compute = clipped(model, CrossEntropy())
     worst = 0.0
     compute(torch.zeros(2, 20, dtype=torch.long), torch.zeros(2, dtype=torch.long))
@@ -406,7 +407,7 @@ def cancelling_weights(records, generator, columns=5):
 @pytest.mark.parametrize("hospital", range(4))
 def test_no_patient_moves_the_sum_of_a_hospital_beyond_its_sensitivity(hospital):
     """The records as they are; on the first version they moved by up to 13 C."""
-    inputs, targets = HOSPITALS.of(HEART)[hospital].tensors()
+    inputs, targets = HOSPITALS.of(HEART)[hospital].tensors(HEART.task)
     model = nn.Linear(13, 2)
     compute = clipped(model, CrossEntropy())
     for trial in range(40):
@@ -494,7 +495,7 @@ def federation_plan(**changes):
     parts = {
         "sizes": HOSPITALS.named_sizes,
         "shape": HEART.shape,
-        "classes": 2,
+        "task": Classification(2),
         "method": method("fixed"),
         "training": Training(rounds=2, local_epochs=1, batch=64),
         "privacy": Privacy(epsilon=1.0),
@@ -518,7 +519,7 @@ def clean_sums(monkeypatch):
         return torch.zeros_like(clean, dtype=torch.float32)
 
     monkeypatch.setattr("pacdp.clipping.bounded.add_on_grid", spy)
-    monkeypatch.setattr("pacdp.clipping.stacked.add_on_grid", spy)
+    monkeypatch.setattr("pacdp.federation.engines.layouts.add_on_grid", spy)
     return seen
 
 
@@ -529,9 +530,9 @@ def test_no_engine_of_a_federation_lets_a_record_move_more(kind, model, canary, 
     made = federation_plan(model=Model(name=model))
     bench = Workbench(made)
     engine = {
-        "one-by-one": OneByOne,
-        "threads": lambda bench: Threads(lambda: Workbench(made)),
-        "stacked": Stack,
+        "one-by-one": SerialEngine,
+        "threads": lambda bench: ThreadedEngine(lambda: Workbench(made)),
+        "stacked": StackedEngine,
     }[kind](bench)
     state = bench.state()
     coordinates = sum(value.numel() for value in state.values())
@@ -542,7 +543,7 @@ def test_no_engine_of_a_federation_lets_a_record_move_more(kind, model, canary, 
         records = HOSPITALS.of(HEART)
         hostile = {name: torch.zeros_like(value) for name, value in state.items()}
         for row in hostile[first]:
-            row.copy_(cancelling_weights(records[2].tensors()[0], generator))
+            row.copy_(cancelling_weights(records[2].inputs(), generator))
         for name in hostile:
             if "weight" in name and name != first:
                 hostile[name] = torch.randn(hostile[name].shape, generator=generator) * 1e3
@@ -556,7 +557,7 @@ def test_no_engine_of_a_federation_lets_a_record_move_more(kind, model, canary, 
                 for number, own in enumerate(held)
             ]
             clean_sums.clear()
-            engine.round(clients, Broadcast(0, hostile))
+            engine.answer(dict(enumerate(clients)), Broadcast(0, hostile))
             sums.append(torch.stack([part.reshape(-1, coordinates).sum(0) for part in clean_sums]))
         moved = (sums[0].sum(0) - sums[1].sum(0)).norm() * step
         # Only the release that its batch went into has moved.
@@ -570,7 +571,7 @@ def test_a_hostile_broadcast_learns_no_more_than_was_paid_for(tmp_path):
     made = make_plan(
         sizes={"clinic": size},
         shape=(13,),
-        classes=2,
+        task=Classification(2),
         method=method("fixed"),
         training=Training(rounds=1, local_steps=1, optimiser=Optimiser(lr=1.0)),
         privacy=Privacy(epsilon=0.5),
@@ -582,7 +583,10 @@ def test_a_hostile_broadcast_learns_no_more_than_was_paid_for(tmp_path):
     without = with_record(with_it, 0, 3e38)
     # The server may know everything but whether the record is there.
     bench.load(hostile)
-    sums = [bench.gradient(*one.tensors(), clipping_bound=1.0).values for one in (with_it, without)]
+    sums = [
+        bench.gradient(*one.tensors(HEART.task), clipping_bound=1.0).values
+        for one in (with_it, without)
+    ]
     direction = torch.cat([(sums[0][name] - sums[1][name]).flatten() for name in hostile]).double()
     direction /= direction.norm()
     # It reads the gradient off the model's bias and weights, which it knows.
@@ -771,7 +775,7 @@ def test_models_that_mix_examples_are_refused_or_moved_no_further(make):
     torch.manual_seed(0)
     made = federation_plan()
     records = HOSPITALS.of(HEART)[0]
-    inputs, targets = records.tensors()
+    inputs, targets = records.tensors(HEART.task)
     if make in REFUSED:
         with pytest.raises(InputError, match="model: "):
             clipped(make(), CrossEntropy())(inputs, targets)
@@ -893,7 +897,7 @@ def test_the_same_operations_run_whatever_the_records_are(engine, kind):
 def test_also_for_larger_models(name):
     generator = torch.Generator().manual_seed(2)
     shape = (20,) if name == "sequence" else (1, 28, 28)
-    model = build(name, shape=shape, classes=10)
+    model = build(name, shape=shape, outputs=10)
     compute = clipped(model if name == "sequence" else Hidden(model), CrossEntropy())
     targets = torch.arange(20) % 10
     runs = []
@@ -942,7 +946,7 @@ def test_unknown_classes_and_tokens_are_refused_before_a_client_takes_part():
     made = make_plan(
         sizes={"writer": 20},
         shape=(12,),
-        classes=2,
+        task=Classification(2),
         model=Model(name="sequence"),
         method=method("fixed"),
         training=Training(rounds=1, local_steps=1),

@@ -187,13 +187,13 @@ def test_nothing_else_in_the_package_adds_noise():
     found = {
         path.relative_to(root).as_posix()
         for path in root.rglob("*.py")
-        if path.relative_to(root).parts[0] != "theory"
+        if path.relative_to(root).parts[:2] != ("paper", "theory")
         for line in path.read_text().splitlines()
         if drawing.search(line) and not line.strip().startswith((">>>", "..."))
     }
     drawn_for_releases = {f"clipping/{name}.py" for name in ("coins", "noise", "rounded_gaussian")}
     drawn_for_public_records = {
-        *("data/small.py", "data/strokes.py", "representation/synthetic.py"),
+        *("data/builtin.py", "data/strokes.py", "features/synthetic.py"),
         # Synthetic examples, on which models are tested.
         "clipping/gradient.py",
     }

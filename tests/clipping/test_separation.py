@@ -747,7 +747,7 @@ def test_own_models(name, shape):
     kind = torch.long if name == "sequence" else torch.float32
     for size in (1, 2):
         inputs = (torch.zeros(size, *shape, dtype=kind),)
-        assert find_mixing(build(name, shape=shape, classes=10), inputs) is None
+        assert find_mixing(build(name, shape=shape, outputs=10), inputs) is None
 
 
 def test_nothing_is_left_behind():

@@ -46,7 +46,7 @@ MODELS = {
 def test_units_against_autograd(name, bound, microbatch):
     torch.manual_seed(0)
     shape, settings = MODELS[name]
-    model = build(name, shape=shape, classes=3, **settings)
+    model = build(name, shape=shape, outputs=3, **settings)
     units = torch.tensor([7, 3, 7, 7, -1, 3, 20, 20, 5])
     inputs, targets = torch.randn(9, *shape), torch.arange(9) % 3
     engine = ClippedGradient(

@@ -53,7 +53,7 @@ def test_cifar100_is_the_published_one(cifar100):
     assert shares(cifar100.train.labels, 100).tolist() == [500] * 100
     assert shares(cifar100.test.labels, 100).tolist() == [100] * 100
     assert means(cifar100.train.features) == pytest.approx([0.5071, 0.4865, 0.4409], abs=5e-5)
-    assert (cifar100.classes[0], cifar100.classes[-1]) == ("apple", "worm")
+    assert (cifar100.task.class_names[0], cifar100.task.class_names[-1]) == ("apple", "worm")
 
 
 def test_memory_of_loading_is_at_most_twice_the_arrays(mnist):

@@ -6,13 +6,14 @@ import pytest
 from pacdp.data import Records, load, partition, proxy_for, refuse_overlap
 from pacdp.data.proxy import PAIRS
 from pacdp.errors import DataError, InputError
+from pacdp.tasks import Classification
 
 
 @pytest.mark.parametrize("name", PAIRS["heart"])
 def test_heart_proxies_fit_heart(name):
     heart, made = load("heart"), proxy_for("heart", name)
     assert made.data.shape == heart.shape
-    assert len(made.data.classes) == 2
+    assert made.data.task == Classification(2)
     assert np.abs(made.data.train.features).max() <= 1
     refuse_overlap(made.data, heart)
     sizes = partition(made.data, "natural").sizes
@@ -101,7 +102,7 @@ def test_ten_superclasses_for_ten_classes(cifar100, cifar100_folder, monkeypatch
     made = proxy_for("cifar10")
     counts = np.bincount(made.data.train.labels) + np.bincount(made.data.test.labels)
     assert counts.tolist() == pytest.approx([3000] * 10, abs=3)
-    assert len(set(made.data.classes)) == 10
+    assert len(set(made.data.task.class_names)) == 10
     with pytest.raises(DataError, match="shares records with private data"):
         refuse_overlap(made.data, cifar100)
 

@@ -7,6 +7,7 @@ from pacdp.data import Dataset, Provenance, Records, load
 from pacdp.data.heart import COLUMNS, TEST_SHARE
 from pacdp.data.records import digests, stratified
 from pacdp.errors import InputError
+from pacdp.tasks import Classification, Regression
 
 NOWHERE = Provenance(source="a test", licence="none")
 
@@ -65,7 +66,7 @@ def test_splits_are_seeded_stratified_and_apart(name):
     assert not np.array_equal(one.test.features, other.test.features)
     assert len(one.test) == len(other.test)
     share = TEST_SHARE if name.startswith("heart") else 0.2
-    for label in range(len(one.classes)):
+    for label in range(one.task.group_count):
         in_test, in_train = (int((r.labels == label).sum()) for r in (one.test, one.train))
         assert in_test == pytest.approx(share * (in_test + in_train), abs=4)
 
@@ -87,9 +88,9 @@ def test_synthetic_is_what_was_asked_for():
         load("synthetic", records=9)
 
 
-def dataset(features, labels, classes=("a", "b")):
+def dataset(features, labels, task=Classification(2)):  # noqa: B008
     records = Records(features=np.asarray(features, float), labels=np.asarray(labels))
-    return Dataset(name="x", train=records, test=records, classes=classes, provenance=NOWHERE)
+    return Dataset(name="x", train=records, test=records, task=task, provenance=NOWHERE)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -107,14 +108,14 @@ def test_labels_out_of_range(bad):
 
 
 def test_regression_labels_must_be_finite():
-    assert dataset([[1.0], [2.0]], [0.5, -3.0], classes=()).classes == ()
+    assert dataset([[1.0], [2.0]], [0.5, -3.0], Regression()).task.class_names == ()
     with pytest.raises(InputError, match="must be a finite number"):
-        dataset([[1.0], [2.0]], [0.5, np.nan], classes=())
+        dataset([[1.0], [2.0]], [0.5, np.nan], Regression())
 
 
 def test_units_and_their_word_agree():
     records = Records(features=np.ones((2, 1)), labels=np.array([0, 1]), units=np.array([0, 0]))
-    parts = {"name": "x", "train": records, "test": records, "classes": ("a", "b")}
+    parts = {"name": "x", "train": records, "test": records, "task": Classification(2)}
     assert Dataset(**parts, unit="patient", provenance=NOWHERE).unit == "patient"
     with pytest.raises(InputError, match="unit = 'record', but its records have their units"):
         Dataset(**parts, provenance=NOWHERE)
@@ -122,7 +123,7 @@ def test_units_and_their_word_agree():
 
 def test_tensors_are_copies():
     data = load("heart")
-    inputs, _ = data.train.tensors()
+    inputs = data.train.inputs()
     before = data.train.features.copy()
     inputs.mul_(0)
     assert np.array_equal(data.train.features, before)

@@ -25,7 +25,7 @@ def masses(images):
 def test_strokes_are_in_the_frame_of_mnist(drawn):
     assert str(drawn) == "strokes: 4000 + 1000 records (1, 28, 28), 10 classes"
     assert drawn.train.features.dtype == np.uint8
-    assert drawn.classes == tuple("0123456789")
+    assert drawn.task.class_names == tuple("0123456789")
     # Black paper and white ink.
     images = drawn.train.features[:, 0]
     assert np.median(images) == 0

@@ -7,6 +7,7 @@ from torch.utils.data import TensorDataset
 
 from pacdp.data import from_torch, load, partition, read_folder, refuse_overlap
 from pacdp.errors import DataError, InputError
+from pacdp.tasks import Classification, Regression
 
 
 def write(folder, **files):
@@ -115,13 +116,13 @@ def test_one_wrong_label_does_not_change_the_task(tmp_path):
         write(tmp_path, a=GOOD + f"1,1,{label}\n")
         with pytest.raises(DataError, match=message):
             read_folder(tmp_path)
-    assert len(read_folder(tmp_path, classes=8).classes) == 8
+    assert read_folder(tmp_path, classes=8).task == Classification(8)
 
 
 def test_regression(tmp_path):
     write(tmp_path, a=table([(n, n, n / 7) for n in range(20)]))
     data = read_folder(tmp_path)
-    assert data.classes == ()
+    assert data.task == Regression()
     assert data.train.labels.dtype == np.float32
     assert len(data.test) == 4
 
@@ -245,6 +246,6 @@ def test_files_with_other_endings_are_not_passed_over(tmp_path):
 
 def test_regression_fits_the_models_answers(tmp_path):
     data = read_folder(write(tmp_path, a=table([(n, n, n / 7) for n in range(20)])))
-    assert data.train.tensors()[1].shape == (16, 1)
+    assert data.train.tensors(data.task)[1].shape == (16, 1)
     with pytest.raises(InputError, match="splits by class"):
         partition(data, "dirichlet", clients=2)

@@ -7,6 +7,7 @@ import torch
 from pacdp.data import load
 from pacdp.errors import InputError
 from pacdp.features.network import Network, trained_network
+from pacdp.tasks import Classification
 
 
 def nothing(words, done, total):
@@ -14,7 +15,7 @@ def nothing(words, done, total):
 
 
 def trained(records, seed=0, epochs=1):
-    images, labels = records.tensors()
+    images, labels = records.tensors(Classification(10))
     return trained_network(images, labels, 10, width=4, epochs=epochs, seed=seed, observe=nothing)
 
 
@@ -35,14 +36,14 @@ def test_a_seed_says_it_all(drawn):
 def test_one_epoch_is_better_than_chance():
     data = load("strokes", records=3000, seed=5)
     network = trained(data.train)
-    images, labels = data.test.tensors()
+    images, labels = data.test.tensors(data.task)
     with torch.no_grad():
         right = (network(images).argmax(1) == labels).float().mean()
     assert right > 0.25
 
 
 def test_a_frozen_network_sees_each_record_by_itself(drawn):
-    images = drawn.test.tensors()[0][:6]
+    images = drawn.test.inputs()[:6]
     network = trained(drawn.train.take(np.arange(256)))
     with torch.no_grad():
         alone = torch.cat([network.features(image[None]) for image in images])

@@ -19,6 +19,7 @@ from pacdp.experiments import read_experiment
 from pacdp.experiments.offline import rehearsal
 from pacdp.features import Representation, fitted, represent
 from pacdp.features.synthetic import generated
+from pacdp.tasks import Classification
 
 SHAPE = (1, 28, 28)
 NETWORK = Representation(name="network", public="ours", settings={"width": 4, "epochs": 1})
@@ -45,7 +46,7 @@ def private(records=60, **more):
         name="ours",
         train=made.take(~half),
         test=made.take(half),
-        classes=("a", "b"),
+        task=Classification.named(["a", "b"]),
         clients=("north", "south") if "clients" in more else (),
         unit="person" if "units" in more else "record",
         provenance=Provenance(source="a test", licence="none"),
@@ -64,8 +65,8 @@ def test_all_but_the_features_stays():
             assert np.array_equal(getattr(before, name), getattr(after, name))
         assert np.array_equal(before.identities(), after.identities())
         assert before.digest == after.digest
-    assert (seen.name, seen.classes, seen.unit, seen.clients) == (
-        *("ours", data.classes, "person"),
+    assert (seen.name, seen.task, seen.unit, seen.clients) == (
+        *("ours", data.task, "person"),
         data.clients,
     )
     sizes = [partition(each, "natural").sizes.tolist() for each in (data, seen)]

@@ -32,8 +32,8 @@ def cifar100_pool():
 
 def test_ninety_classes_to_train_on_and_ten_to_judge_by(cifar100_pool):
     training, judge = cifar100_pool.training, cifar100_pool.judge.data
-    assert (len(training.classes), len(judge.classes)) == (90, 10)
-    assert set(training.classes).isdisjoint(judge.classes)
+    assert (len(training.task.class_names), len(judge.task.class_names)) == (90, 10)
+    assert set(training.task.class_names).isdisjoint(judge.task.class_names)
     assert np.array_equal(np.unique(training.train.labels), np.arange(90))
     assert np.array_equal(np.unique(judge.train.labels), np.arange(10))
     apart(cifar100_pool)
@@ -54,8 +54,10 @@ def test_cifar10_as_a_pool():
     found = POOLS["cifar10"]()
     apart(found)
     rehearsal, judge = found.rehearsal, found.judge.data
-    assert len(rehearsal.classes) == len(judge.classes) == 5
-    assert set(rehearsal.classes) | set(judge.classes) == set(found.training.classes)
+    assert len(rehearsal.task.class_names) == len(judge.task.class_names) == 5
+    assert set(rehearsal.task.class_names) | set(judge.task.class_names) == set(
+        found.training.task.class_names
+    )
     assert found.training.train.features.shape[1:] == (3, 32, 32)
     left = known(found.training.train, found.judge.data.train, found.judge.data.test)
     assert len(left) <= 60_000 - 3

@@ -21,6 +21,7 @@ from pacdp.federation import (
 )
 from pacdp.methods import method
 from pacdp.privacy import account
+from pacdp.tasks import Classification
 
 SEED = 11
 ROUNDS, EPOCHS, BATCH, RATE = 6, 2, 16, 0.05
@@ -92,7 +93,7 @@ def test_algorithm_1_to_a_few_grid_steps(adjacency):
     plan = make_plan(
         sizes=hospitals.named_sizes,
         shape=data.shape,
-        classes=2,
+        task=Classification(2),
         method=method("pac-dp", {"curve": CURVE}),
         training=Training(
             rounds=ROUNDS,
@@ -139,7 +140,7 @@ def test_the_same_seed_gives_the_same_model_and_another_another():
         plan = make_plan(
             sizes=split.named_sizes,
             shape=data.shape,
-            classes=10,
+            task=Classification(10),
             method=method("fixed"),
             training=Training(rounds=2, local_epochs=1, batch=32),
             privacy=Privacy(epsilon=8.0),

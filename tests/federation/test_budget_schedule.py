@@ -25,6 +25,7 @@ from pacdp.federation.client_sampling import participants, participation_cap, pa
 from pacdp.federation.weights import client_weights
 from pacdp.methods import method
 from pacdp.privacy import Adjacency, Guarantee, Ledger, mu_for
+from pacdp.tasks import Classification
 
 DATA = load("heart")
 HOSPITALS = partition(DATA, "natural")
@@ -35,7 +36,7 @@ def plan(policy="even", *, growth=None, rounds=6, epsilon=1.0, name="fixed", **t
     return make_plan(
         sizes=HOSPITALS.named_sizes,
         shape=DATA.shape,
-        classes=2,
+        task=Classification(2),
         method=method(name),
         training=Training(rounds=rounds, **{"local_steps": 2} | training),
         privacy=Privacy(epsilon=epsilon, spending=Spending(policy=policy, growth=growth)),
@@ -110,7 +111,7 @@ def test_no_policy_exceeds_a_budget(
     made = make_plan(
         sizes=HOSPITALS.named_sizes,
         shape=DATA.shape,
-        classes=2,
+        task=Classification(2),
         method=method(name),
         training=Training(
             rounds=rounds,
@@ -200,7 +201,7 @@ def test_weights_by_noise_know_that_it_moves():
     made = make_plan(
         sizes={"a": 100, "b": 100},
         shape=(13,),
-        classes=2,
+        task=Classification(2),
         method=method("fixed"),
         training=Training(rounds=4, local_steps=1),
         server=Aggregation(weights="inverse-noise"),
@@ -235,7 +236,7 @@ def test_only_even_spending_is_covered_for_sampled_releases():
         make_plan(
             sizes={"a": 100, "b": 100},
             shape=(13,),
-            classes=2,
+            task=Classification(2),
             method=method("rpdp-fl"),
             training=Training(rounds=2, local_steps=1),
             privacy=Privacy(epsilon=(1.0, 2.0), spending=Spending(policy="late")),
@@ -251,7 +252,7 @@ def test_only_a_budget_for_the_whole_training_can_move(changes):
         make_plan(
             sizes={"a": 100},
             shape=(13,),
-            classes=2,
+            task=Classification(2),
             method=method(changes.get("name", "fixed")),
             training=Training(rounds=2, local_steps=1),
             privacy=privacy,

@@ -29,6 +29,7 @@ from pacdp.federation import (
 from pacdp.federation.client import simulated_noise
 from pacdp.methods import Answer, method
 from pacdp.privacy import Adjacency, Guarantee, Ledger, MemoryBook
+from pacdp.tasks import Classification
 
 DATA = load("heart")
 HOSPITALS = partition(DATA, "natural")
@@ -39,7 +40,7 @@ def plan(**changes):
     parts = {
         "sizes": HOSPITALS.named_sizes,
         "shape": DATA.shape,
-        "classes": 2,
+        "task": Classification(2),
         "method": method("fixed"),
         "training": Training(rounds=3, local_epochs=2, batch=64),
         "privacy": Privacy(epsilon=1.0),
@@ -351,7 +352,7 @@ def test_dropout_does_not_let_one_record_move_the_others():
     made = make_plan(
         sizes={"a": 64},
         shape=(3, 8, 8),
-        classes=3,
+        task=Classification(3),
         method=method("fixed"),
         model=Model(name="resnet18"),
         training=Training(rounds=3, local_steps=1),

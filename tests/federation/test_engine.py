@@ -26,6 +26,7 @@ from pacdp.federation import (
 from pacdp.federation.engines.base import choose_engine
 from pacdp.methods import METHODS, method
 from pacdp.methods.fixed import Fixed
+from pacdp.tasks import Regression
 
 pytestmark = pytest.mark.usefixtures("two_threads")
 HEART = load("heart")
@@ -44,7 +45,7 @@ DIGITS = Dataset(
     name="digits",
     train=larger(SMALL.train),
     test=larger(SMALL.test),
-    classes=SMALL.classes,
+    task=SMALL.task,
     provenance=SMALL.provenance,
 )
 
@@ -53,7 +54,7 @@ def plan(parts, data, **changes):
     values = {
         "sizes": parts.named_sizes,
         "shape": data.shape,
-        "classes": len(data.classes),
+        "task": data.task,
         "method": method("fixed"),
         "training": Training(rounds=3, local_epochs=2, batch=64),
         "privacy": Privacy(epsilon=1.0),
@@ -142,10 +143,10 @@ def test_a_regression_is_stacked_as_well():
     features = random.normal(size=(60, 3)).astype(np.float32)
     records = Records(features=features, labels=features.sum(1))
     data = Dataset(
-        name="line", train=records, test=records, classes=(), provenance=HEART.provenance
+        name="line", train=records, test=records, task=Regression(), provenance=HEART.provenance
     )
     parts = partition(data, "iid", clients=3)
-    made = plan(parts, data, classes=0)
+    made = plan(parts, data)
     same(
         simulate(made, data, parts, engine="one-by-one"),
         simulate(made, data, parts, engine="stacked"),

@@ -16,6 +16,7 @@ from pacdp.federation.budgets import deal_budgets
 from pacdp.federation.client_sampling import participants, participation_cap
 from pacdp.methods import method
 from pacdp.privacy import account, calibrate
+from pacdp.tasks import Classification
 
 HEART = load("heart")
 HOSPITALS = partition(HEART, "natural")
@@ -25,7 +26,7 @@ def plan(**changes):
     parts = {
         "sizes": HOSPITALS.named_sizes,
         "shape": HEART.shape,
-        "classes": 2,
+        "task": Classification(2),
         "method": method("fixed"),
         "training": Training(rounds=5, local_steps=1),
         "privacy": Privacy(epsilon=1.0),

@@ -23,6 +23,7 @@ from pacdp.federation import (
 )
 from pacdp.methods import METHODS, method
 from pacdp.privacy import Adjacency, Guarantee, MemoryBook
+from pacdp.tasks import Classification
 
 COMMAND = Path(sys.executable).parent / "pacdp"
 DATA = load("heart")
@@ -34,7 +35,7 @@ def plan(name="cgm-median", rounds=6, **server):
     return make_plan(
         sizes=HOSPITALS.named_sizes,
         shape=DATA.shape,
-        classes=2,
+        task=Classification(2),
         method=method(name, CURVE if name == "pac-dp" else {}),
         training=Training(
             rounds=rounds,

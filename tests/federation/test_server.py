@@ -25,6 +25,7 @@ from pacdp.federation import (
 from pacdp.federation.client import simulated_noise
 from pacdp.federation.weights import client_weights
 from pacdp.methods import method
+from pacdp.tasks import Classification
 
 SIZES = {"a": 100, "b": 300, "c": 50}
 RULES = get_args(Aggregation.model_fields["weights"].annotation)
@@ -34,7 +35,7 @@ def plan(epsilon=(0.1, 1.0, 5.0), name="fixed", **server):
     return make_plan(
         sizes=SIZES,
         shape=(3,),
-        classes=2,
+        task=Classification(2),
         method=method(name),
         training=Training(rounds=4, local_steps=1),
         privacy=Privacy(epsilon=epsilon),
@@ -172,7 +173,7 @@ def test_a_run_goes_on_without_those_who_fail_or_refuse():
     made = make_plan(
         sizes=hospitals.named_sizes,
         shape=data.shape,
-        classes=2,
+        task=Classification(2),
         method=method("fixed"),
         training=Training(
             rounds=12, local_steps=1, clients_per_round=2, sampling="uniform", cap=0.2
@@ -197,7 +198,7 @@ def test_reads_like_algorithm_1():
     made = make_plan(
         sizes=hospitals.named_sizes,
         shape=data.shape,
-        classes=2,
+        task=Classification(2),
         method=method("fixed"),
         training=Training(rounds=3, local_steps=1),
     )

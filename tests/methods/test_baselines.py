@@ -33,6 +33,7 @@ from pacdp.privacy import (
     calibrate,
     total_mu,
 )
+from pacdp.tasks import Classification
 
 HEART = load("heart")
 HOSPITALS = partition(HEART, "natural")
@@ -45,7 +46,7 @@ def plan(name, data=HEART, split=HOSPITALS, rounds=4, epsilon=1.0, given=None, *
     return make_plan(
         sizes=split.named_sizes,
         shape=data.shape,
-        classes=len(data.classes),
+        task=data.task,
         method=method(name, given if given is not None else (CURVE if name == "pac-dp" else {})),
         training=Training(rounds=rounds, **training),
         privacy=Privacy(epsilon=epsilon),
@@ -99,7 +100,7 @@ def test_no_rival_overspends(name, rounds, epsilon, adjacency, failures, seed):
     made = make_plan(
         sizes=HOSPITALS.named_sizes,
         shape=HEART.shape,
-        classes=2,
+        task=Classification(2),
         method=method(name, CURVE if name == "pac-dp" else {}),
         training=Training(rounds=rounds, local_steps=2, clients_per_round=3, sampling="uniform"),
         privacy=Privacy(epsilon=epsilon, adjacency=adjacency),
@@ -151,7 +152,7 @@ def test_nbafl_replace_one_costs_the_same():
         make_plan(
             sizes=HOSPITALS.named_sizes,
             shape=HEART.shape,
-            classes=2,
+            task=Classification(2),
             method=method("nbafl"),
             training=Training(rounds=4, local_steps=1),
             privacy=Privacy(epsilon=1.0, adjacency=adjacency),
@@ -272,7 +273,7 @@ def test_rpdp_needs_a_total_budget():
         make_plan(
             sizes={"a": 10},
             shape=(3,),
-            classes=2,
+            task=Classification(2),
             method=method("rpdp-fl"),
             training=Training(rounds=2, local_steps=1),
             privacy=Privacy(epsilon=1.0, scope="per-release"),
@@ -285,7 +286,7 @@ def test_counts_and_gradients_share_the_budget(name, adjacency):
     made = make_plan(
         sizes=HOSPITALS.named_sizes,
         shape=HEART.shape,
-        classes=2,
+        task=Classification(2),
         method=method(name, {"share": 0.1}),
         training=Training(rounds=13, local_epochs=5, batch=64),
         privacy=Privacy(epsilon=1.0, adjacency=adjacency),
@@ -340,7 +341,7 @@ def test_the_tracker_finds_the_median():
         server.combine([client.answer(sent) for client in clients])
     assert server.public["bounds"] != result_bounds["bounds"]
     for client, bound in zip(clients, server.public["bounds"], strict=True):
-        lengths = client.workbench.gradient.norms(*client.records.tensors())
+        lengths = client.workbench.gradient.norms(*client.records.tensors(client.plan.task))
         share = float((lengths <= bound).float().mean())
         assert share == pytest.approx(0.5, abs=0.12)
 

@@ -130,7 +130,7 @@ def check(
         "data": data.name,
         "records": f"{len(data.train)} for training, {len(data.test)} for tests",
         "shape": " x ".join(map(str, data.shape)),
-        "task": f"{len(data.classes)} classes" if data.classes else "regression",
+        "task": str(data.task),
         "source": str(data.provenance),
     }
     values = {
@@ -142,12 +142,11 @@ def check(
         "licence": data.provenance.licence,
         "unit": data.unit,
     }
-    if data.classes:
-        shares = (np.bincount(labels, minlength=len(data.classes)) / len(labels)).tolist()
-        values["label_shares"] = dict(zip(data.classes, shares, strict=True))
+    if names := data.task.class_names:
+        shares = (np.bincount(labels, minlength=len(names)) / len(labels)).tolist()
+        values["label_shares"] = dict(zip(names, shares, strict=True))
         rows["classes"] = ", ".join(
-            f"{label} {share:.1%}"
-            for label, share in list(zip(data.classes, shares, strict=True))[:12]
+            f"{label} {share:.1%}" for label, share in list(zip(names, shares, strict=True))[:12]
         ) + (", ..." if len(shares) > 12 else "")
     if data.train.features.dtype == np.uint8 and len(data.shape) == 3:
         # Whole numbers, summed without a copy of the images as floats.

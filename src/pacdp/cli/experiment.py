@@ -190,7 +190,7 @@ def compare_command(
         print_json(content)
         return
     first = found[names[0]][0]
-    metric = "accuracy" if first["accuracy"] is not None else "loss"
+    metric = outcomes[names[0]][0].plan.task.metric
     table = Table(
         title=f"{experiment.name}, {number} seeds; "
         f"{rendering.terms(experiment.privacy, first['clients'][0]['unit'])}",

@@ -24,17 +24,17 @@ def evaluate_command(
     run: RunPath, data: DataPath, device: options.Device = "cpu", as_json: options.Json = False
 ) -> None:
     """Measure a trained model on records: the test records of a set, or all of one's own folder."""
-    import numpy as np
-
     from pacdp.experiments import Run
-    from pacdp.federation.metrics import chance, full, predict
+    from pacdp.federation.evaluation import predict
 
     loaded = Run.load(run)
+    task = loaded.plan.task
     inputs, labels = _inputs(loaded.plan, data, options.device(device))
-    classes = loaded.plan.classes
-    predicted = predict(loaded.model().to(device), inputs, classes=classes)
-    found: dict[str, Any] = full(predicted, np.asarray(labels), classes=classes)
-    found["chance"] = chance(np.asarray(labels), classes=classes)
+    predicted = predict(loaded.model().to(device), inputs, task)
+    found: dict[str, Any] = {
+        **task.full_metrics(predicted, labels),
+        "chance": task.baseline(labels),
+    }
     if as_json:
         print_json({"run": str(run), "data": data, "records": len(labels), **found})
         return
@@ -50,20 +50,18 @@ def predict_command(
 ) -> None:
     """Write a trained model's answers to records: class and probabilities, or the value."""
     from pacdp.experiments import Run
-    from pacdp.federation.metrics import predict
+    from pacdp.federation.evaluation import predict
 
     loaded = Run.load(run)
     options.new_file(out)
-    classes = loaded.plan.classes
+    task = loaded.plan.task
     inputs, _ = _inputs(loaded.plan, data, options.device(device))
-    predicted = predict(loaded.model().to(device), inputs, classes=classes)
+    predicted = predict(loaded.model().to(device), inputs, task)
     with out.open("w", newline="") as stream:
         writer = csv.writer(stream)
-        names = [f"probability_{number}" for number in range(classes)]
-        writer.writerow(["record", "class", *names] if classes else ["record", "value"])
-        for number, row in enumerate(predicted):
-            answer = [int(row.argmax()), *(f"{p:.6g}" for p in row)] if classes else [f"{row:.6g}"]
-            writer.writerow([number, *answer])
+        writer.writerow(["record", *task.table_header()])
+        for number, prediction in enumerate(predicted):
+            writer.writerow([number, *task.table_row(prediction)])
     typer.echo(f"{len(predicted)} predictions: {out}")
 
 
@@ -93,7 +91,7 @@ def _inputs(plan: "Plan", data: str, device: str) -> tuple[Any, Any]:
     from pacdp.data import CATALOGUE, load
 
     known = data in CATALOGUE
-    dataset = load(data) if known else load(data, classes=plan.classes)
+    dataset = load(data) if known else load(data, task=plan.task)
     if plan.representation is not None:
         dataset = seen(plan, data, dataset)
     if dataset.shape != plan.shape:
@@ -102,11 +100,7 @@ def _inputs(plan: "Plan", data: str, device: str) -> tuple[Any, Any]:
         )
     parts = [dataset.test] if known else [dataset.train, dataset.test]
     labels = np.concatenate([part.labels for part in parts])
-    if plan.classes and labels.max() >= plan.classes:
-        raise InputError(
-            f"--data {data}: has a label that the model does not know, "
-            f"must be from 0 to {plan.classes - 1}"
-        )
+    plan.task.require_labels(f"--data {data}", labels)
     import torch
 
-    return torch.cat([part.tensors(device)[0] for part in parts]), labels
+    return torch.cat([part.inputs(device) for part in parts]), labels

@@ -21,7 +21,10 @@ def print_result(prepared: "Prepared", found: dict[str, Any]) -> None:
     if prepared.plan.tuning is not None:
         rows["plan"] = plan(prepared.plan.tuning)
     if found["before_private_data"] is not None:
-        rows["before"] = f"{found['before_private_data']['accuracy']:.1%} before any private data"
+        metric = prepared.plan.task.metric
+        before = found["before_private_data"].get(metric)
+        shown = f"{before:.1%}" if metric == "accuracy" else formatting.number(before, 4)
+        rows["before"] = f"{shown} before any private data"
     if found["accuracy"] is not None:
         rows["accuracy"] = f"{found['accuracy']:.1%} (chance {found['chance']:.1%})"
     if "loss" not in found["metrics"]:

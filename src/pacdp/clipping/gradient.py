@@ -39,8 +39,8 @@ from pacdp.clipping.numerics import (
 )
 from pacdp.clipping.per_example import Contribution, Rows, Together, by_unit
 from pacdp.clipping.recording import Use, collect, recording, refuse_changes
-from pacdp.clipping.separation import State, find_mixing
-from pacdp.clipping.sequential import Chain, WeightedSums, altered, as_chain
+from pacdp.clipping.separation import ModelState, find_mixing
+from pacdp.clipping.sequential import Chain, WeightedSums, as_chain, is_modified
 from pacdp.errors import InputError
 from pacdp.privacy import Adjacency
 from pacdp.validation import count, word
@@ -205,7 +205,7 @@ class ClippedGradient:
 
     def _look_again(self) -> None:
         """Notice what has been done to the module since: a stale view of it would be silent."""
-        if not _unchanged(self._seen) or any(map(altered, self._layers)) != self._altered:
+        if not _unchanged(self._seen) or any(map(is_modified, self._layers)) != self._altered:
             self._prepare()
 
     def _prepare(self) -> None:
@@ -215,7 +215,7 @@ class ClippedGradient:
         self._chain = as_chain(self.module)
         self._seen = _parts(self.module)
         self._layers = list(self.module.modules())
-        self._altered = any(map(altered, self._layers))
+        self._altered = any(map(is_modified, self._layers))
         self._paths: dict[Any, Path] = {}
 
     def _unit_numbers(self, units: Any, size: int) -> Tensor | None:
@@ -369,7 +369,7 @@ class ClippedGradient:
         So is one that writes to variables outside of itself, which would carry information from one
         example to the next. What it writes into itself does not: each example runs on a copy.
         """
-        state = State(self.module)
+        state = ModelState(self.module)
         written = False
         try:
             refuse_mixing(copy_apart(self.module), inputs)

@@ -277,14 +277,14 @@ def as_chain(module: nn.Module) -> Chain | None:
     if not layers or not all(p.requires_grad and p.dtype == torch.float32 for p in parameters):
         return None
     tied = len(parameters) != sum(1 for _ in module.named_parameters(remove_duplicate=False))
-    hooked = any(altered(layer) for layer in module.modules())
+    hooked = any(is_modified(layer) for layer in module.modules())
     steps = [_step(name, layer) for name, layer in layers]
     if tied or hooked or not parameters or None in steps:
         return None
     return Chain(_pooled_first([step for step in steps if step is not None]))
 
 
-def altered(layer: nn.Module) -> bool:
+def is_modified(layer: nn.Module) -> bool:
     """Whether someone has a say in what the layer does, whom a chain would not ask."""
     hooks = (
         *(layer._forward_hooks, layer._forward_pre_hooks),

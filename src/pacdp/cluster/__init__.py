@@ -9,8 +9,8 @@ from typing import Any
 
 from pacdp.errors import InputError
 from pacdp.offline.grid import Cell, Worker, in_process
+from pacdp.offline.grid_simulation import can_stack_plan
 from pacdp.offline.proxy_task import Setting
-from pacdp.offline.together import can_train_together
 
 # A task that a worker did not live to finish is tried so often again.
 RETRIES = 3
@@ -82,7 +82,7 @@ def _train(setting: Setting, cells: Sequence[Cell]) -> list[tuple[Cell, float]]:
 
 def _parts(setting: Setting, cells: Sequence[Cell]) -> list[list[Cell]]:
     """Small models by seed, since the cells of a seed are one program; others one by one."""
-    if not can_train_together(setting):
+    if not can_stack_plan(setting.plan(1.0, 1.0, 0)):
         return [[cell] for cell in cells]
     seeds = sorted({cell.seed for cell in cells})
     return [[cell for cell in cells if cell.seed == seed] for seed in seeds]

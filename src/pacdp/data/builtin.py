@@ -11,6 +11,7 @@ import numpy as np
 
 from pacdp.data.records import Dataset, Provenance, Records, digests, generator, stratified
 from pacdp.errors import InputError
+from pacdp.tasks import Classification
 from pacdp.validation import count, positive_number
 
 TEST_SHARE = 0.2
@@ -131,7 +132,7 @@ def _dataset(
         name=name,
         train=records.take(~test),
         test=records.take(test),
-        classes=classes,
+        task=Classification.named(classes),
         clients=clients,
         provenance=provenance,
     )

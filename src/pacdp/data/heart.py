@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pacdp.data.records import Dataset, Provenance, Records, digests, stratified
+from pacdp.tasks import Classification
 from pacdp.validation import member
 
 HOSPITALS = ("cleveland", "hungary", "switzerland", "long-beach")
@@ -181,7 +182,7 @@ def _dataset(
         name=name,
         train=records.take(~test),
         test=records.take(test),
-        classes=CLASSES,
+        task=Classification.named(CLASSES),
         clients=HOSPITALS,
         provenance=PROVENANCE,
     )

@@ -18,6 +18,7 @@ from pacdp.data.formats import Bytes
 from pacdp.data.records import Dataset, Provenance, Records, digests
 from pacdp.data.storage import files_of, staged
 from pacdp.errors import DataError
+from pacdp.tasks import Classification
 from pacdp.validation import member
 
 Files = Mapping[str, Path]
@@ -142,7 +143,7 @@ class ImageSet:
             name=self.name,
             train=records(pixels.train_images, pixels.train_labels),
             test=records(pixels.test_images, pixels.test_labels),
-            classes=classes,
+            task=Classification.named(classes),
             provenance=self.provenance,
         )
 

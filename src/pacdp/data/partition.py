@@ -72,15 +72,12 @@ class Partition:
         return Shares(dataset.train, self.indices)
 
     def counts(self, dataset: Dataset) -> NDArray[np.int64]:
-        """How many records of each class each client holds: (clients, classes)."""
-        labels = dataset.train.labels
-        kinds = max(len(dataset.classes), 1)
-        return np.array(
-            [
-                np.bincount(labels[i] if dataset.classes else 0 * i, minlength=kinds)
-                for i in self.indices
-            ]
-        )
+        """How many records of each class each client holds: (clients, classes).
+
+        One column for a task without classes.
+        """
+        groups, kinds = dataset.task.groups(dataset.train.labels), dataset.task.group_count
+        return np.array([np.bincount(groups[index], minlength=kinds) for index in self.indices])
 
     def save(self, path: Path | str) -> None:
         """Write it as JSON."""
@@ -175,12 +172,12 @@ def partition(
         settings = {n: positive_number(n, settings.get(n, v)) for n, v in defaults.items()}
         if clients is None:
             raise InputError(f"partition {kind}: needs the number of clients")
-        if not dataset.classes and kind not in ("iid", "quantity"):
+        if not dataset.task.class_names and kind not in ("iid", "quantity"):
             raise InputError(
-                f"partition {kind}: splits by class; regression has natural, iid and quantity"
+                f"partition {kind}: splits by class; {dataset.task} has natural, iid and quantity"
             )
         number = int(count("clients", clients))
-        labels, belongs = _by_unit(records, regression=not dataset.classes)
+        labels, belongs = _by_unit(dataset)
         if number > len(labels):
             raise InputError(
                 f"clients = {number}: must be at most {len(labels)}, or some would have no records"
@@ -212,12 +209,12 @@ def _natural(dataset: Dataset) -> tuple[Indices, tuple[str, ...]]:
     return indices, tuple(dataset.clients)
 
 
-def _by_unit(records: Records, *, regression: bool) -> tuple[Array, Array]:
-    """A label for each unit, and the unit of each record."""
+def _by_unit(dataset: Dataset) -> tuple[Array, Array]:
+    """The class of each unit, and the unit of each record."""
+    records = dataset.train
     units = np.arange(len(records)) if records.units is None else records.units
     _, first, belongs = np.unique(units, return_index=True, return_inverse=True)
-    labels = np.zeros(len(first), np.int64) if regression else records.labels[first]
-    return labels, belongs
+    return dataset.task.groups(records.labels[first]), belongs
 
 
 def _expanded(chosen: Indices, belongs: Array) -> Indices:

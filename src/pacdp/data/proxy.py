@@ -19,6 +19,7 @@ from pacdp.data.catalogue import load, made_with
 from pacdp.data.heart import HOSPITALS
 from pacdp.data.records import Array, Dataset, Records, digests, generator
 from pacdp.errors import DataError, InputError
+from pacdp.tasks import Classification
 from pacdp.validation import count, member
 
 
@@ -150,7 +151,7 @@ def without_shared(records: Records) -> Records:
 def cifar100_for_cifar10(*, seed: int = 0) -> Proxy:
     """Ten of CIFAR-100's twenty superclasses, drawn from a seed: as many classes as CIFAR-10."""
     source = load("cifar100", labels="coarse")
-    chosen = np.sort(generator("seed", seed).permutation(len(source.classes))[:10])
+    chosen = np.sort(generator("seed", seed).permutation(source.task.group_count)[:10])
 
     def part(records: Records) -> Records:
         kept = without_shared(records.take(np.isin(records.labels, chosen)))
@@ -162,7 +163,7 @@ def cifar100_for_cifar10(*, seed: int = 0) -> Proxy:
             name="cifar100-for-cifar10",
             train=part(source.train),
             test=part(source.test),
-            classes=tuple(source.classes[n] for n in chosen),
+            task=Classification.named([source.task.class_names[n] for n in chosen]),
         ),
         stands_for="cifar10",
         made_by=f"ten of the twenty superclasses, drawn with seed {seed}",

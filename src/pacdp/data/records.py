@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pacdp.errors import InputError
+from pacdp.tasks import Task
+from pacdp.validation import describe_type
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,10 +30,11 @@ class Records:
     """Features (n, ...) and labels (n,), with what is known of each record.
 
     Images are kept as bytes, a quarter of what floats take, and become numbers in [0, 1] where
-    they are used: a published range, never a statistic. ``labels`` are class numbers, or floats
-    for regression. ``clients`` says who holds a record by nature, ``units`` which records belong
-    to one person (or household, or device), and ``keys`` which record of the source each one was
-    made from, so that no scaling or augmentation can hide where it came from.
+    they are used: a published range, never a statistic. ``labels`` are what the task of the data
+    set says: class numbers, or floats for regression. ``clients`` says who holds a record by
+    nature, ``units`` which records belong to one person (or household, or device), and ``keys``
+    which record of the source each one was made from, so that no scaling or augmentation can hide
+    where it came from.
     """
 
     features: Array
@@ -97,14 +100,11 @@ class Records:
             total.update(np.ascontiguousarray(self.units).data)
         return total.hexdigest()
 
-    def tensors(self, device: str = "cpu") -> tuple["Tensor", "Tensor"]:
-        """Features as float32 (bytes in [0, 1], whole numbers as tokens), and labels.
+    def inputs(self, device: str = "cpu") -> "Tensor":
+        """Features as a model takes them: float32 (bytes in [0, 1]), whole numbers as tokens.
 
-        Class numbers are (n,); the values of a regression (n, 1), as a model answers them.
-
-        >>> pixels = Records(features=np.full((1, 2), 255, np.uint8), labels=np.array([3]))
-        >>> pixels.tensors()
-        (tensor([[1., 1.]]), tensor([3]))
+        >>> Records(features=np.full((1, 2), 255, np.uint8), labels=np.array([3])).inputs()
+        tensor([[1., 1.]])
         """
         import torch
 
@@ -113,20 +113,27 @@ class Records:
         exact = np.uint8 if self.features.dtype == np.uint8 else np.int64
         features = torch.from_numpy(self.features.astype(np.float32 if kind == "f" else exact))
         features = features.to(device)
-        if features.dtype == torch.uint8:
-            features = features.float().div_(255)
-        values = self.labels.dtype.kind == "f"
-        labels = torch.from_numpy(self.labels.astype(np.float32 if values else np.int64)).to(device)
-        return features, labels[:, None] if values else labels
+        return features.float().div_(255) if features.dtype == torch.uint8 else features
 
-    def like(self, device: str = "cpu") -> tuple["Tensor", "Tensor"]:
+    def tensors(self, task: Task, device: str = "cpu") -> tuple["Tensor", "Tensor"]:
+        """A model's inputs, and the targets of the task.
+
+        >>> from pacdp.tasks import Classification
+        >>> pixels = Records(features=np.full((1, 2), 255, np.uint8), labels=np.array([3]))
+        >>> pixels.tensors(Classification(10))
+        (tensor([[1., 1.]]), tensor([3]))
+        """
+        return self.inputs(device), task.targets(self.labels).to(device)
+
+    def like(self, task: Task, device: str = "cpu") -> tuple["Tensor", "Tensor"]:
         """Tensors with the shapes and types of :meth:`tensors`, but without any records.
 
+        >>> from pacdp.tasks import Classification
         >>> pixels = Records(features=np.full((1, 2), 255, np.uint8), labels=np.array([3]))
-        >>> [tensor.shape for tensor in pixels.like()]
+        >>> [tensor.shape for tensor in pixels.like(Classification(10))]
         [torch.Size([0, 2]), torch.Size([0])]
         """
-        return self.take(np.arange(0)).tensors(device)
+        return self.take(np.arange(0)).tensors(task, device)
 
 
 def joined(first: Records, *others: Records) -> Records:
@@ -160,15 +167,15 @@ class Provenance:
 class Dataset:
     """Training and test records of one task.
 
-    ``classes`` are the names of the labels, empty for regression; ``clients`` the names of the
-    natural clients, empty where there are none; ``unit`` is what one ε protects: a record, or
-    what the records' ``units`` stand for.
+    ``task`` says what the labels mean; ``clients`` are the names of the natural clients, empty
+    where there are none; ``unit`` is what one ε protects: a record, or what the records' ``units``
+    stand for.
     """
 
     name: str
     train: Records
     test: Records
-    classes: Sequence[str]
+    task: Task
     clients: Sequence[str] = ()
     unit: str = "record"
     provenance: Provenance
@@ -177,7 +184,7 @@ class Dataset:
         for split, records in (("train", self.train), ("test", self.test)):
             where = f"{self.name}, {split} records"
             require_finite(where, records.features)
-            require_labels(where, records.labels, len(self.classes))
+            self.task.require_labels(where, records.labels)
             if records.features.shape[1:] != self.shape:
                 raise InputError(
                     f"{where}: have shape {records.features.shape[1:]}, "
@@ -222,8 +229,9 @@ class Dataset:
         return self.train.features.shape[1:]
 
     def __str__(self) -> str:
-        kind = f"{len(self.classes)} classes" if self.classes else "regression"
-        return f"{self.name}: {len(self.train)} + {len(self.test)} records {self.shape}, {kind}"
+        return (
+            f"{self.name}: {len(self.train)} + {len(self.test)} records {self.shape}, {self.task}"
+        )
 
 
 def require_finite(where: str, features: Array) -> None:
@@ -235,7 +243,7 @@ def require_finite(where: str, features: Array) -> None:
     pacdp.errors.InputError: a.csv, record 0: feature 1 must be a finite number
     """
     if features.dtype.kind not in "fiu":
-        raise InputError(f"{where}: features are {content_of(features)}, must be numbers")
+        raise InputError(f"{where}: features are {describe_type(features)}, must be numbers")
     if features.dtype.kind != "f":
         return
     with np.errstate(over="ignore"):
@@ -244,55 +252,6 @@ def require_finite(where: str, features: Array) -> None:
         first, *rest = (int(i) for i in np.argwhere(~finite)[0])
         place = ", ".join(map(str, rest))
         raise InputError(f"{where}, record {first}: feature {place} must be a finite number")
-
-
-def require_labels(
-    where: str, labels: Array, classes: int, lines: Sequence[int] | None = None
-) -> None:
-    """Refuse labels that are no class (or, for regression, no finite number).
-
-    ``lines`` says where in the file each record is, if it was read from one.
-
-    >>> require_labels("a.csv", np.array([0, 2]), classes=2)
-    Traceback (most recent call last):
-    ...
-    pacdp.errors.InputError: a.csv, record 1: label must be a whole number from 0 to 1
-    """
-    if labels.ndim != 1 or labels.dtype.kind not in "fiu":
-        raise InputError(
-            f"{where}: labels are {content_of(labels)} of shape {labels.shape}, "
-            "must be one number for each record"
-        )
-    allowed = f"a whole number from 0 to {classes - 1}" if classes else "a finite number"
-    if classes:
-        good = (labels >= 0) & (labels < classes)
-        good &= labels == np.floor(labels) if labels.dtype.kind == "f" else True
-    else:
-        good = np.isfinite(labels)
-    if not good.all():
-        record = int(np.argmin(good))
-        raise InputError(f"{record_place(where, record, lines)}: label must be {allowed}")
-
-
-def record_place(where: str, record: int, lines: Sequence[int] | None = None) -> str:
-    """Where a record is: its line in the file if that is known, else its number.
-
-    >>> record_place("a.csv", 1, lines=[2, 5])
-    'a.csv, line 5'
-    """
-    return f"{where}, record {record}" if lines is None else f"{where}, line {lines[record]}"
-
-
-def content_of(values: Array) -> str:
-    """What kind of values an array holds.
-
-    NumPy's name for an array of text tells how long the longest one is, which is private.
-
-    >>> content_of(np.array([0.5])), content_of(np.array(["a name"]))
-    ('float64', 'text')
-    """
-    kind = values.dtype.kind
-    return "text" if kind in "US" else "structured values" if kind == "V" else str(values.dtype)
 
 
 def digests(rows: Array) -> Array:

@@ -30,15 +30,13 @@ from pacdp.data.records import (
     Dataset,
     Provenance,
     Records,
-    content_of,
     digests,
-    record_place,
     require_finite,
-    require_labels,
     stratified,
 )
 from pacdp.errors import DataError, InputError
-from pacdp.validation import meant
+from pacdp.tasks import Regression, Task, load_task, task_for_classes
+from pacdp.validation import describe_type, locate_record, meant
 
 TEST_SHARE = 0.2
 # Files that may lie beside those of the clients.
@@ -70,13 +68,15 @@ def read_folder(
     folder: Path,
     *,
     classes: int | Sequence[str] | None = None,
+    task: Any = None,
     unit: str | None = None,
     test_share: float = TEST_SHARE,
     split: int = 0,
 ) -> Dataset:
     """The data set in a folder of files, one for each client.
 
-    ``classes`` counts or names the classes, 0 means regression; without it the labels say.
+    ``classes`` counts or names the classes, 0 means regression; without it the labels say. Any
+    other task is given as ``task``, or as it is stored (:func:`~pacdp.tasks.load_task`).
     ``unit`` is the word for what the unit column stands for; that column may also have this name.
 
     >>> import tempfile
@@ -95,20 +95,20 @@ def read_folder(
     if unit is not None and files[0].units is None:
         raise DataError(f"{folder}: no file has a column unit or {unit}, must have one for ε")
     clients = tuple(file.path.stem for file in files)
-    kinds = _classes(files, classes)
+    task = _task(files, classes) if task is None else load_task(task)
     inside = folder / "test"
     tested = _read_all(inside, ranges, word, files[0]) if inside.is_dir() else []
     # One numbering for both, so that a number means one person.
     people = np.unique(np.concatenate([_people(file) for file in [*files, *tested]]))
-    records = _joined(files, clients, kinds, people)
+    records = _joined(files, clients, task, people)
     if tested:
         unknown = [file.path for file in tested if file.path.stem not in clients]
         if unknown:
             raise DataError(f"{unknown[0]}: {unknown[0].stem} is no client of {folder}")
-        held = _joined(tested, clients, kinds, people)
+        held = _joined(tested, clients, task, people)
         _refuse_shared(inside, records, held, word)
     else:
-        mask = _set_aside(records, test_share, split, by_label=bool(kinds))
+        mask = _set_aside(records, task, test_share, split)
         records, held = records.take(~mask), records.take(mask)
     if not len(held):
         raise DataError(f"{folder}: has too few records to set any aside for tests")
@@ -116,7 +116,7 @@ def read_folder(
         name=folder.name,
         train=records,
         test=held,
-        classes=kinds,
+        task=task,
         clients=clients,
         unit=word if records.units is not None else "record",
         provenance=Provenance(source=f"the user's folder {folder.name}", licence="the user's own"),
@@ -144,8 +144,9 @@ def from_torch(
     >>> from_torch(pairs, pairs, name="mine", classes=["no", "yes"]).shape
     (4,)
     """
-    features, labels = _collected(f"{name}, train records", train, len(classes))
-    held, held_labels = _collected(f"{name}, test records", test, len(classes))
+    task = task_for_classes(classes)
+    features, labels = _collected(f"{name}, train records", train, task)
+    held, held_labels = _collected(f"{name}, test records", test, task)
     return Dataset(
         name=name,
         train=Records(
@@ -155,14 +156,14 @@ def from_torch(
             units=None if units is None else _numbered(np.asarray(units)),
         ),
         test=Records(features=held, labels=held_labels),
-        classes=tuple(classes),
+        task=task,
         clients=tuple(clients),
         unit="record" if units is None else unit,
         provenance=Provenance(source=f"the user's data set {name}", licence="the user's own"),
     )
 
 
-def _collected(where: str, pairs: Any, classes: int) -> tuple[Array, Array]:
+def _collected(where: str, pairs: Any, task: Task) -> tuple[Array, Array]:
     if not len(pairs):
         raise InputError(f"{where}: are none, must be at least one")
     features, labels = [], np.empty(len(pairs))
@@ -178,7 +179,7 @@ def _collected(where: str, pairs: Any, classes: int) -> tuple[Array, Array]:
             raise InputError(f"{where}, record {number}: label must be one number") from None
     if len({value.shape for value in features}) > 1:
         raise InputError(f"{where}: have features of different shapes, must all be alike")
-    return np.stack(features), _typed(where, labels, classes)
+    return np.stack(features), _typed(where, labels, task)
 
 
 def _whole(name: str, values: Sequence[int]) -> Any:
@@ -186,7 +187,7 @@ def _whole(name: str, values: Sequence[int]) -> Any:
     array = np.asarray(values)
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise InputError(
-            f"{name}: are {content_of(array)} of shape {array.shape}, "
+            f"{name}: are {describe_type(array)} of shape {array.shape}, "
             "must be a whole number for each record"
         )
     return array.astype(np.int64)
@@ -323,7 +324,7 @@ def _numbered(names: Array) -> Any:
     """Any names as whole numbers; equal names get equal numbers."""
     if names.ndim != 1 or names.dtype.kind not in "iuUS":
         raise InputError(
-            f"units: are {content_of(names)} of shape {names.shape}, "
+            f"units: are {describe_type(names)} of shape {names.shape}, "
             "must be a name or a whole number for each record"
         )
     return np.unique(names, return_inverse=True)[1].astype(np.int64)
@@ -353,14 +354,14 @@ def _read_npz(path: Path) -> _File:
         raise DataError(f"{path}: is no .npz file of plain arrays") from None
     if units is not None and (units.ndim != 1 or units.dtype.kind not in "iuUS"):
         raise DataError(
-            f"{path}: units are {content_of(units)} of shape {units.shape}, "
+            f"{path}: units are {describe_type(units)} of shape {units.shape}, "
             "must be a name or a whole number for each record"
         )
     for name, values in (("labels", labels), ("units", units)):
         if values is not None and values.shape != features.shape[:1]:
             raise DataError(f"{path}: {name} have shape {values.shape}, must be one a record")
     require_finite(str(path), features)
-    require_labels(str(path), labels, 0)
+    Regression().require_labels(str(path), labels)
     people = None if units is None else units.astype(str)
     return _File(path, features, labels, people, None, digests(features))
 
@@ -386,19 +387,19 @@ def _ranges(path: Path) -> Ranges:
     return made
 
 
-def _classes(files: Sequence[_File], wanted: int | Sequence[str] | None) -> tuple[str, ...]:
-    """The names of the classes, none for regression. Labels decide only where they are plain."""
-    if wanted is not None:
-        return tuple(map(str, range(wanted))) if isinstance(wanted, int) else tuple(wanted)
+def _task(files: Sequence[_File], classes: int | Sequence[str] | None) -> Task:
+    """Classification or regression; labels decide only where they are unambiguous."""
+    if classes is not None:
+        return task_for_classes(classes)
     labels = np.concatenate([file.labels for file in files])
     whole = labels == np.floor(labels)
     if 2 * whole.sum() < len(labels):
-        return ()
+        return Regression()
     say = "or say how many with classes (0 for regression)"
     for file in files:
         odd = np.flatnonzero((file.labels != np.floor(file.labels)) | (file.labels < 0))
         if len(odd):
-            place = record_place(str(file.path), int(odd[0]), file.lines)
+            place = locate_record(str(file.path), int(odd[0]), file.lines)
             raise DataError(
                 f"{place}: label must be a class number 0, 1, ... as most labels are, {say}"
             )
@@ -408,14 +409,12 @@ def _classes(files: Sequence[_File], wanted: int | Sequence[str] | None) -> tupl
             f"{files[0].path.parent}: labels skip a number; "
             f"classes must be numbered 0, 1, ... without gaps, {say}"
         )
-    return tuple(str(number) for number in range(len(found)))
+    return task_for_classes(len(found))
 
 
-def _joined(
-    files: Sequence[_File], clients: Sequence[str], kinds: Sequence[str], people: Array
-) -> Records:
+def _joined(files: Sequence[_File], clients: Sequence[str], task: Task, people: Array) -> Records:
     """All clients' records in one, each still with its holder and its own units."""
-    labels = [_typed(str(file.path), file.labels, len(kinds), file.lines) for file in files]
+    labels = [_typed(str(file.path), file.labels, task, file.lines) for file in files]
     numbers = np.array([clients.index(file.path.stem) for file in files], np.int64)
     names = np.concatenate([_people(file) for file in files])
     return Records(
@@ -450,19 +449,18 @@ def _refuse_shared(where: Path, train: Records, test: Records, unit: str) -> Non
         raise DataError(f"{where}: has a {unit} that is also in training, must be in one of them")
 
 
-def _set_aside(records: Records, share: float, split: int, *, by_label: bool) -> Array:
+def _set_aside(records: Records, task: Task, share: float, split: int) -> Array:
     """A mask of test records: by client and class, and never only a part of a unit."""
     if not 0 < share < 1:
         raise InputError(f"test_share = {share:g}: must be a number in (0, 1)")
     assert records.clients is not None
     units = np.arange(len(records)) if records.units is None else records.units
     _, first, belongs = np.unique(units, return_index=True, return_inverse=True)
-    labels = records.labels[first] if by_label else np.zeros(len(first))
-    groups = np.stack([records.clients[first], labels], axis=1)
+    groups = np.stack([records.clients[first], task.groups(records.labels[first])], axis=1)
     return stratified(np.unique(groups, axis=0, return_inverse=True)[1], share, split)[belongs]
 
 
-def _typed(where: str, labels: Array, classes: int, lines: Sequence[int] | None = None) -> Array:
-    """Labels as whole numbers, or as floats for regression; before that they must be such."""
-    require_labels(where, labels, classes, lines)
-    return labels.astype(np.int64 if classes else np.float32)
+def _typed(where: str, labels: Array, task: Task, lines: Sequence[int] | None = None) -> Array:
+    """Labels in the type of the task, after checking that they are valid."""
+    task.require_labels(where, labels, lines)
+    return labels.astype(task.label_dtype)

@@ -36,8 +36,9 @@ def cost(plan: Plan) -> Cost:
 
     >>> from pacdp.federation import Training, make_plan
     >>> from pacdp.methods import method
+    >>> from pacdp.tasks import Classification
     >>> plan = make_plan(
-    ...     sizes={"a": 100}, shape=(13,), classes=2, method=method("fixed"),
+    ...     sizes={"a": 100}, shape=(13,), task=Classification(2), method=method("fixed"),
     ...     training=Training(rounds=5, local_steps=2),
     ... )
     >>> cost(plan).steps, cost(plan).bytes_per_round
@@ -78,9 +79,7 @@ def _step_seconds(bench: Workbench) -> float:
     tokens = plan.model.name == "sequence"
     shape = (max(records, 1), *plan.shape)
     inputs = torch.zeros(shape, dtype=torch.long) if tokens else torch.zeros(shape)
-    targets = (
-        torch.zeros(len(inputs), dtype=torch.long) if plan.classes else torch.zeros(len(inputs), 1)
-    )
+    targets = plan.task.synthetic_targets(len(inputs))
     units = None if plan.unit == "record" else torch.arange(len(inputs))
     seconds = []
     for _ in range(3):

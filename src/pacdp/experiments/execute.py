@@ -11,7 +11,7 @@ from pacdp.experiments.cost import bytes_per_round, signal_to_noise
 from pacdp.experiments.prepare import Prepared
 from pacdp.federation import Checkpoint, Result, Workbench, simulate
 from pacdp.federation.engines.base import EngineName, choose_engine
-from pacdp.federation.metrics import by_level
+from pacdp.federation.evaluation import accuracy_by_budget
 from pacdp.federation.simulation import Observer
 from pacdp.privacy import Book
 
@@ -71,7 +71,7 @@ def summary(prepared: Prepared, result: Result, *, profile: str | None) -> dict[
         "bytes_per_round": bytes_per_round(plan, parameters),
         "accuracy_by_budget": {
             f"{budget:g}": accuracy
-            for budget, accuracy in by_level(
+            for budget, accuracy in accuracy_by_budget(
                 result.accuracies,
                 [client["epsilon_budget"] for client in clients],
                 _tested(prepared),

@@ -36,7 +36,7 @@ def setting_for(
     dataset, split = read or read_data(experiment.data, seed=seed)
     proxy, initial = rehearsal(experiment, dataset, seed=seed, observe=observe)
     sizes = split.named_sizes if dataset.unit == "record" else split.named_units(dataset)
-    share = len(proxy.data.classes) / len(dataset.classes) if dataset.classes else 1.0
+    share = proxy.data.task.group_count / dataset.task.group_count
     return Setting(
         proxy=proxy,
         sizes=_like(sizes, share),
@@ -85,7 +85,7 @@ def rehearsal(
         make_plan(
             sizes={"nobody": 1},
             shape=proxy.data.shape,
-            classes=len(proxy.data.classes),
+            task=proxy.data.task,
             method=FedAvg(),
             training=experiment.training,
             model=experiment.model,

@@ -96,7 +96,7 @@ def plan_for(
         units=None if dataset.unit == "record" else split.named_units(dataset),
         unit=dataset.unit,
         shape=shown.shape,
-        classes=len(dataset.classes),
+        task=dataset.task,
         method=method,
         training=experiment.training,
         privacy=experiment.privacy,

@@ -19,7 +19,7 @@ def find_proxy(name: str, dataset: Dataset, wanted: str | None) -> Proxy:
         # Read with other features, a set needs another proxy.
         if ready.data.shape == dataset.shape or wanted not in (None, "synthetic"):
             return ready
-    kinds = len(dataset.classes)
+    kinds = len(dataset.task.class_names)
     numbers = dataset.train.features.dtype.kind in "fu" and kinds > 0
     rows = wanted is None and len(dataset.shape) == 1
     if numbers and (rows or wanted == "synthetic"):
@@ -32,9 +32,9 @@ def find_proxy(name: str, dataset: Dataset, wanted: str | None) -> Proxy:
             f"records of shape {dataset.shape}"
         )
     data = load(wanted)
-    if (data.shape, len(data.classes)) != (dataset.shape, kinds):
+    if (data.shape, data.task) != (dataset.shape, dataset.task):
         raise InputError(
-            f"offline.proxy = {wanted}: has records of shape {data.shape} in {len(data.classes)} "
-            f"classes, must have {dataset.shape} in {kinds}"
+            f"offline.proxy = {wanted}: has records of shape {data.shape} for {data.task}, must "
+            f"have {dataset.shape} for {dataset.task}"
         )
     return Proxy(data=data, stands_for=name, made_by="as it is")

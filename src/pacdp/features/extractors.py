@@ -17,6 +17,7 @@ from pacdp.features.hog import oriented_gradients
 from pacdp.features.network import Network, Observer, trained_network
 from pacdp.features.patches import Patches, learned_patches
 from pacdp.features.scattering import scattering
+from pacdp.tasks import Classification
 from pacdp.validation import meant
 
 Map = Callable[[Tensor], Tensor]
@@ -97,7 +98,7 @@ def learned(
     >>> learned("gradients", all_settings("gradients", {}), images, 0, seed=0, observe=told)
     """
     if name == "network":
-        images, labels = records.tensors()
+        images, labels = records.tensors(Classification(classes))
         return trained_network(
             torch.cat(list(_straight(settings, images))),
             *(labels, classes),
@@ -108,7 +109,7 @@ def learned(
         )
     if name not in ("patches", "combined"):
         return None
-    images = torch.cat(list(_straight(settings, records.tensors()[0])))
+    images = torch.cat(list(_straight(settings, records.inputs())))
     patches = learned_patches(images, filters=settings["filters"], size=settings["size"], seed=seed)
     if name == "patches":
         return patches
@@ -175,7 +176,7 @@ def answers(chosen: Map, records: Records) -> Iterator[Tensor]:
     for start in range(0, len(records), AT_ONCE):
         some = records.take(np.arange(start, min(start + AT_ONCE, len(records))))
         with torch.no_grad():
-            yield chosen(some.tensors()[0])
+            yield chosen(some.inputs())
 
 
 def _straight(settings: Mapping[str, int], images: Tensor) -> Iterator[Tensor]:

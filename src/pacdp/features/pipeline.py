@@ -218,7 +218,7 @@ def _make(
             "sha256": records.train.digest,
             "made by": f"seed {settings.seed}",
         }
-    classes = 0 if records is None else len(records.classes)
+    classes = 0 if records is None else records.task.group_count
     module = learned(
         *(settings.name, chosen, teaching, classes), seed=settings.seed, observe=observe
     )

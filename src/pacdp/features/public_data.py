@@ -14,6 +14,7 @@ import numpy as np
 from pacdp.data import Dataset, load
 from pacdp.data.proxy import Proxy, digits_for_mnist, without_shared
 from pacdp.data.records import Provenance, Records, joined
+from pacdp.tasks import Classification
 from pacdp.validation import member
 
 
@@ -77,22 +78,22 @@ def _cifar10() -> Pool:
 
 def _by_classes(source: Dataset, *, judges: int) -> tuple[Dataset, Dataset]:
     """All images of some classes to train on, and so many other classes to judge by."""
-    drawn = np.random.default_rng(0).permutation(len(source.classes))
+    drawn = np.random.default_rng(0).permutation(source.task.group_count)
     unseen, seen = np.sort(drawn[:judges]), np.sort(drawn[judges:])
 
     def part(records: Records, classes: np.ndarray) -> Records:
         kept = without_shared(records.take(np.isin(records.labels, classes)))
         return replace(kept, labels=np.searchsorted(classes, kept.labels))
 
-    def named(classes: np.ndarray) -> tuple[str, ...]:
-        return tuple(source.classes[number] for number in classes)
+    def task(classes: np.ndarray) -> Classification:
+        return Classification.named([source.task.class_names[number] for number in classes])
 
     training = replace(
         source,
         name=f"{source.name}, {len(seen)} classes",
         train=joined(part(source.train, seen), part(source.test, seen)),
         test=part(source.test, seen).take(np.arange(0)),
-        classes=named(seen),
+        task=task(seen),
     )
     # A few images are in two classes, pixel by pixel; what was trained on is no judge.
     trained_on = training.train.identities()
@@ -105,7 +106,7 @@ def _by_classes(source: Dataset, *, judges: int) -> tuple[Dataset, Dataset]:
         name=f"{source.name}, {judges} other classes",
         train=unknown(part(source.train, unseen)),
         test=unknown(part(source.test, unseen)),
-        classes=named(unseen),
+        task=task(unseen),
     )
     return training, judged
 

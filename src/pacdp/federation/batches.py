@@ -1,6 +1,6 @@
 """The batches of several clients side by side, for one tensor program."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -34,7 +34,7 @@ class PaddedBatches:
     """
 
     def __init__(
-        self, records: Padded, orders: Sequence[Iterator[NDArray[np.int64] | None]]
+        self, records: Padded, orders: Sequence[Iterable[NDArray[np.int64] | None]]
     ) -> None:
         self._sizes, self._inputs, self._targets = records.sizes, records.inputs, records.targets
         self._index, self._lengths = self._laid_out([list(order) for order in orders])

@@ -21,7 +21,6 @@ from pacdp.clipping import NoiseSource, SimulatedNoise, SystemNoise
 from pacdp.clipping.flushing import run_flushed
 from pacdp.clipping.numerics import check_noise
 from pacdp.data import Records
-from pacdp.data.records import require_labels
 from pacdp.errors import BudgetExceededError, InputError, located
 from pacdp.federation.client_context import NoiseOf, Participation
 from pacdp.federation.local_model import Workbench
@@ -92,7 +91,7 @@ class Client:
             work = Participation(
                 *(self.plan, self.number, Broadcast(broadcast.round, model, broadcast.public)),
                 scale=scale,
-                records=self.records.tensors(bench.device),
+                records=self.records.tensors(self.plan.task, bench.device),
                 units=self.units,
                 bench=bench,
                 noise=self.noise_source(broadcast.round),
@@ -149,7 +148,7 @@ class Client:
                 f"{where}: its records have shape {features.shape[1:]}, but the plan's have "
                 f"{self.plan.shape}"
             )
-        require_labels(where, self.records.labels, self.plan.classes)
+        self.plan.task.require_labels(where, self.records.labels)
         tables = [m for m in self.workbench.model.modules() if isinstance(m, nn.Embedding)]
         if len(tables) == 1 and features.dtype.kind in "iu":
             known = range(tables[0].num_embeddings)
@@ -158,7 +157,7 @@ class Client:
                     f"{where}: its records hold tokens that the model does not know; must be whole "
                     f"numbers from 0 to {known.stop - 1}"
                 )
-        self.workbench.gradient.check(*self.records.like(self.workbench.device))
+        self.workbench.gradient.check(*self.records.like(self.plan.task, self.workbench.device))
 
     def noise_source(self, round: int) -> NoiseSource:  # noqa: A002
         """Where the noise of a round comes from; a durable ledger accepts only the system's."""

@@ -18,8 +18,8 @@ from pacdp.federation.local_model import Tensors, Workbench
 from pacdp.federation.messages import Broadcast
 from pacdp.federation.optimizers import Stepper
 from pacdp.federation.plan import ClientPlan, Plan
+from pacdp.federation.release_guard import ALL_UNITS, ReleaseGuard, Units
 from pacdp.methods import Answer, Public
-from pacdp.privacy import Release
 
 # Where the noise and the hidden coins of a round come from.
 NoiseOf = Callable[[int], NoiseSource]
@@ -69,14 +69,13 @@ class Participation:
         self._unit_of = units
         self._bench = bench
         self._noise = noise
-        self._planned = plan.participation(client, scale=scale)
+        self._guard = ReleaseGuard(plan, client, scale=scale)
         self._step: Stepper | None = None
         self._everything = torch.arange(len(self._inputs))
         # Kept by identity, with the objects themselves so that no other can take their place:
         # what was summed over which records, drawn at which rate, and what may leave.
         self._sums: list[tuple[Bounded, Tensor, float]] = []
         self._may_leave: list[Tensors] = []
-        self._touched = np.zeros((len(self._planned), self.task.units), np.int64)
         self.steps = 0
         # Whether the local model is made of nothing but released values.
         self._clean = True
@@ -189,37 +188,31 @@ class Participation:
         return (inputs, targets) if batch is self._everything else (inputs[batch], targets[batch])
 
     def release(self, value: Bounded, *, charge: int = 0, divisor: float | None = None) -> Tensors:
-        name = self.task.name
-        if charge >= len(self._planned):
-            raise BudgetExceededError(f"client {name}: has no budget to release from")
-        planned = self._planned[charge]
-        event = value.event(planned.z)
-        paid = (event.adjacency, event.unit, event.sensitivity) == (
-            *(planned.adjacency, planned.unit, planned.sensitivity),
-        )
+        paid = self._guard.paid(charge)
         records, drawn = next(
             ((batch, rate) for known, batch, rate in self._sums if known is value), (None, 0.0)
         )
-        paid = paid and drawn == planned.sampling_rate
-        if paid and records is not None:
-            self._touched[charge, self._who(records, planned)] += 1
-        if not paid or records is None or self._touched[charge].max() > planned.count:
-            raise BudgetExceededError(
-                f"client {name}: this release was not paid for; paid are {planned.count} of each "
-                f"{planned.unit}"
-            )
-        self._sums = [entry for entry in self._sums if entry[0] is not value]
+        event = value.event(paid.z)
         public = self.task.divisor if divisor is None else divisor
-        if public not in (self.task.divisor, 1.0):
-            raise BudgetExceededError(f"client {name}: the divisor must be the plan's, or 1")
-        made = release(value, z=planned.z, divisor=public, noise=self._noise)
+        self._guard.authorize(
+            charge,
+            adjacency=event.adjacency,
+            unit=event.unit,
+            sensitivity=event.sensitivity,
+            # A value that was not computed here is refused: nothing is paid for at rate 0.
+            sampling_rate=drawn,
+            units=[] if records is None else [self._units_of(records, drawn)],
+            divisor=public,
+        )
+        self._sums = [entry for entry in self._sums if entry[0] is not value]
+        made = release(value, z=paid.z, divisor=public, noise=self._noise)
         self._may_leave.append(made)
         return made
 
-    def _who(self, records: Tensor, planned: Release) -> NDArray[np.int64] | slice:
-        """The units that a release was of. Of a sampled one everybody might have been."""
-        if planned.sampled:
-            return slice(None)
+    def _units_of(self, records: Tensor, rate: float) -> Units:
+        """The units that a sum depends on; of a sampled one, any might have been drawn."""
+        if rate < 1:
+            return ALL_UNITS
         units = self._unit_of
         return (records if units is None else units[records].unique()).numpy()
 

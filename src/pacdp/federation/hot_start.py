@@ -10,19 +10,19 @@ import torch
 from pacdp.data import Dataset
 from pacdp.errors import InputError
 from pacdp.federation.configuration import HotStart
+from pacdp.federation.evaluation import evaluate
 from pacdp.federation.local_model import Tensors, Workbench
-from pacdp.federation.metrics import evaluate
 
 
 def hot_start(bench: Workbench, proxy: Dataset, settings: HotStart, *, seed: int) -> Tensors:
     """Train the workbench's model on the proxy without privacy, and return its parameters."""
     plan = bench.plan
-    if proxy.shape != plan.shape or len(proxy.classes) != plan.classes:
+    if (proxy.shape, proxy.task) != (plan.shape, plan.task):
         raise InputError(
-            f"proxy {proxy.name}: has records {proxy.shape} of {len(proxy.classes)} classes, must "
-            f"have {plan.shape} of {plan.classes}"
+            f"proxy {proxy.name}: has records {proxy.shape} for {proxy.task}, must have "
+            f"{plan.shape} for {plan.task}"
         )
-    inputs, targets = proxy.train.tensors(bench.device)
+    inputs, targets = proxy.train.tensors(plan.task, bench.device)
     optimiser = torch.optim.Adam(bench.parameters.values(), lr=settings.lr)
     random = np.random.default_rng([seed, settings.epochs])
     with torch.random.fork_rng(devices=[]):
@@ -40,4 +40,4 @@ def hot_start(bench: Workbench, proxy: Dataset, settings: HotStart, *, seed: int
 def before_any_private_record(bench: Workbench, model: Tensors, test: Dataset) -> dict[str, float]:
     """How good a first model is on the test records of the task."""
     bench.load(model)
-    return evaluate(bench.model, test.test, classes=bench.plan.classes, device=bench.device)
+    return evaluate(bench.model, test.test, bench.plan.task, device=bench.device)

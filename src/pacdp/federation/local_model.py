@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, nn
 
-from pacdp.clipping import ClippedGradient, CrossEntropy, SquaredError
+from pacdp.clipping import ClippedGradient
 from pacdp.clipping.numerics import check_noise
 from pacdp.errors import InputError
 from pacdp.federation.plan import Plan
@@ -27,7 +27,7 @@ class Workbench:
         self.plan = plan
         self.device = device
         self.model = (make() if make else named_model(plan)).to(device)
-        self.loss = CrossEntropy() if plan.classes else SquaredError()
+        self.loss = plan.task.loss
         self.gradient = ClippedGradient(
             self.model, self.loss, adjacency=plan.adjacency, unit=plan.unit
         )
@@ -66,7 +66,8 @@ def named_model(plan: Plan) -> nn.Module:
     """The model that the plan names, with its first weights."""
     settings = {name: _whole(value) for name, value in plan.model.settings.items()}
     seed = plan.seed if plan.model.seed is None else plan.model.seed
-    return build(plan.model.name, shape=plan.shape, classes=plan.classes, seed=seed, **settings)
+    outputs = plan.task.outputs
+    return build(plan.model.name, shape=plan.shape, outputs=outputs, seed=seed, **settings)
 
 
 def _whole(value: float) -> float:

@@ -1,6 +1,6 @@
-"""What goes over the wire between a server and a client."""
+"""The messages between a server and a client."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pacdp.federation.local_model import Tensors
@@ -9,17 +9,17 @@ from pacdp.methods import Public
 
 @dataclass(frozen=True)
 class Broadcast:
-    """What the server sends: the round, the model, and what the method keeps."""
+    """What the server sends: the round, the model, and the method's shared state."""
 
     round: int
     model: Tensors
     public: Public = field(default_factory=dict)
-    """What the method keeps on the server; nothing a client must believe."""
+    """The method's state on the server. A client need not believe any of it."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What a client sends: how its noised local training moved the model."""
+    """A client's answer: how its noised local training moved the model."""
 
     client: int
     round: int
@@ -27,4 +27,16 @@ class Reply:
     released: Sequence[Tensors] = ()
     """What else was released, if the method needs it."""
     noise_scale: float = 1.0
-    """Its noise over that of even spending: known from who took part when."""
+    """Its noise relative to even spending, which follows from who took part when."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A client's refusal: its plan or budget is used up, and it has sent nothing else."""
+
+    client: int
+    reason: str
+
+
+Answers = Mapping[int, Reply | Refusal]
+"""What came back from the clients that were asked. Those that are missing have failed."""

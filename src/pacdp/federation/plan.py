@@ -12,9 +12,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import Field, PositiveInt, ValidationError, field_validator, model_validator
+from pydantic import (
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    PositiveInt,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from pacdp.arithmetic import ARITHMETIC, refuse_other_arithmetic
 from pacdp.clipping.numerics import check_clipping_bound
@@ -30,6 +40,7 @@ from pacdp.federation.client_sampling import (
 from pacdp.federation.configuration import Aggregation, HotStart, Model, Privacy, Training
 from pacdp.methods import Charge, Method, Terms, method
 from pacdp.privacy import Adjacency, Book, Guarantee, Release, Scope, account, total_mu
+from pacdp.tasks import Task, load_task
 from pacdp.validation import word
 
 # A budget must be more than nothing, also where one release costs nothing that can be told.
@@ -37,6 +48,13 @@ SMALLEST_EPSILON = 1e-12
 
 
 _ADJACENCY = {adjacency.value: adjacency for adjacency in Adjacency}
+
+
+def _read_task(given: Any) -> Task:
+    try:
+        return load_task(given)
+    except InputError as error:
+        raise ValueError(error) from None
 
 
 class ClientPlan(Settings):
@@ -90,7 +108,7 @@ class Plan(Settings):
     data: str
     model: Model
     shape: tuple[int, ...]
-    classes: int
+    task: Annotated[Task, PlainValidator(_read_task), PlainSerializer(lambda task: task.to_json())]
     training: Training
     server: Aggregation
     privacy: Privacy
@@ -110,6 +128,21 @@ class Plan(Settings):
     again: str = ""
     """Tells a second run of the same plan from the first, in the clients' ledgers."""
     clients: tuple[ClientPlan, ...]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_classes(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "task" not in given and "classes" in given:
+            return {"task" if key == "classes" else key: value for key, value in given.items()}
+        return given
+
+    @model_serializer(mode="wrap")
+    def _write_classes(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Runs are named after a digest of this JSON, so a number of classes keeps its own key.
+        return {
+            "classes" if key == "task" and isinstance(value, int) else key: value
+            for key, value in serialize(self).items()
+        }
 
     @field_validator("arithmetic")
     @classmethod
@@ -319,7 +352,7 @@ def make_plan(
     *,
     sizes: dict[str, int],
     shape: Sequence[int],
-    classes: int,
+    task: Task,
     method: Method,
     training: Training,
     privacy: Privacy | None = None,
@@ -342,8 +375,10 @@ def make_plan(
     same plan from the first, where both draw on one ledger.
 
     >>> from pacdp.methods import method
+    >>> from pacdp.tasks import Classification
     >>> plan = make_plan(
-    ...     sizes={"north": 200, "south": 50}, shape=(13,), classes=2, method=method("fixed"),
+    ...     sizes={"north": 200, "south": 50}, shape=(13,), task=Classification(2),
+    ...     method=method("fixed"),
     ...     training=Training(rounds=10, local_epochs=5, batch=16),
     ...     privacy=Privacy(epsilon=(0.5, 0.1)),
     ... )
@@ -367,7 +402,7 @@ def make_plan(
     used = method.budgets(budgets)
     clients = []
     for (name, records), asked_for, epsilon in zip(sizes.items(), budgets, used, strict=True):
-        task = _client(name, records, counted[name], asked_for, epsilon, cap, training)
+        client = _client(name, records, counted[name], asked_for, epsilon, cap, training)
         charges = method.charges(
             Terms(
                 epsilon=epsilon,
@@ -376,9 +411,9 @@ def make_plan(
                 accountant=privacy.accountant,
                 scope=Scope.parse(privacy.scope),
                 participations=cap,
-                passes=task.passes,
-                steps=task.steps,
-                records=task.units,
+                passes=client.passes,
+                steps=client.steps,
+                records=client.units,
                 budgets=used,
             )
         )
@@ -389,10 +424,10 @@ def make_plan(
             # Refused now, and not by a client that has paid.
             check_clipping_bound(f"clipping bound of {name}", bound)
         clients.append(
-            task.model_copy(
+            client.model_copy(
                 update={
                     "charges": tuple(charges),
-                    "divisor": method.divisor(task.divisor, charges, task.units),
+                    "divisor": method.divisor(client.divisor, charges, client.units),
                     "budget": asked_for if method.private else None,
                 }
             )
@@ -402,7 +437,7 @@ def make_plan(
         data=data,
         model=model or Model(),
         shape=tuple(shape),
-        classes=classes,
+        task=task,
         training=training,
         server=server,
         privacy=privacy,

@@ -5,6 +5,7 @@ Everything here is post-processing of noised values, so none of it costs privacy
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,11 +15,25 @@ from pacdp.clipping import Bounded, SystemNoise, release
 from pacdp.errors import InputError
 from pacdp.federation.client_context import NoiseOf
 from pacdp.federation.local_model import Tensors
-from pacdp.federation.messages import Broadcast, Reply
+from pacdp.federation.messages import Answers, Broadcast, Refusal, Reply
 from pacdp.federation.optimizers import Stepper
 from pacdp.federation.plan import Plan
 from pacdp.federation.weights import client_weights
 from pacdp.validation import FloatArray
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundOutcome:
+    """What happened in a round."""
+
+    round: int
+    asked: tuple[int, ...]
+    answered: tuple[int, ...]
+    refused: tuple[int, ...]
+    failed: tuple[int, ...]
+    """Those that sent nothing, or nothing that could be used."""
+    clipping_bound: float | None = None
+    """The bound in use, where it follows noised values."""
 
 
 class Server:
@@ -47,6 +62,40 @@ class Server:
                 value.copy_(model[name])
         return Broadcast(round, model, self.public)
 
+    @property
+    def rounds(self) -> int:
+        """How many rounds are planned."""
+        return self.plan.rounds
+
+    def participants(self, round: int) -> Sequence[int]:  # noqa: A002
+        """The clients that are asked in a round."""
+        return self.plan.participants(round)
+
+    def complete_round(
+        self,
+        round: int,  # noqa: A002
+        asked: Sequence[int],
+        answers: Answers,
+    ) -> RoundOutcome:
+        """Combine what came back from the clients that were asked, and say what happened."""
+        strangers = [who for who, answer in answers.items() if not who == answer.client in asked]
+        if strangers:
+            raise InputError(f"answers: client {strangers[0]} was not asked in round {round + 1}")
+        replies = [answer for answer in answers.values() if isinstance(answer, Reply)]
+        if any(reply.round != round for reply in replies):
+            raise InputError(f"answers: must be of round {round + 1}")
+        bound = self.plan.made_method.followed(self.public)
+        self.combine(replies)
+        self.finish_round(round)
+        return RoundOutcome(
+            round=round,
+            asked=tuple(asked),
+            answered=tuple(reply.client for reply in replies),
+            refused=tuple(who for who in answers if isinstance(answers[who], Refusal)),
+            failed=(*(who for who in asked if who not in answers), *self.spoiled),
+            clipping_bound=bound,
+        )
+
     def combine(self, replies: Sequence[Reply]) -> None:
         """Move the model by the weighted mean of the updates; without replies it stays.
 
@@ -58,21 +107,28 @@ class Server:
             raise InputError(f"replies: are of rounds {sorted(rounds)}, must be of one")
         if len({reply.client for reply in replies}) < len(replies):
             raise InputError("replies: one client answers twice, must answer once")
-        self.spoiled = [reply.client for reply in replies if not _finite(reply)]
-        replies = [reply for reply in replies if reply.client not in self.spoiled]
+        replies = self._usable(replies)
         if replies:
-            weights = client_weights(
-                self.plan,
-                [reply.client for reply in replies],
-                round=replies[0].round,
-                scales=[reply.noise_scale for reply in replies],
-                public=self.public,
-            )
-            self._move({name: -_mean(name, replies, weights) for name in self._model})
+            mean = self._mean_update(replies)
+            self._move({name: -value for name, value in mean.items()})
             self.public = self.plan.made_method.learn(
                 self.public,
                 {r.client: (self.plan.clients[r.client], r.released) for r in replies},
             )
+
+    def _usable(self, replies: Sequence[Reply]) -> list[Reply]:
+        self.spoiled = [reply.client for reply in replies if not _finite(reply)]
+        return [reply for reply in replies if reply.client not in self.spoiled]
+
+    def _mean_update(self, replies: Sequence[Reply]) -> Tensors:
+        weights = client_weights(
+            self.plan,
+            [reply.client for reply in replies],
+            round=replies[0].round,
+            scales=[reply.noise_scale for reply in replies],
+            public=self.public,
+        )
+        return {name: _weighted_mean(name, replies, weights) for name in self._model}
 
     def finish_round(self, round: int) -> None:  # noqa: A002
         """Take the model into the average of the last rounds, if the plan wants one."""
@@ -127,7 +183,7 @@ class AveragedModel:
         return model if self.model is None else self.model
 
 
-def _mean(name: str, replies: Sequence[Reply], weights: FloatArray) -> Tensor:
+def _weighted_mean(name: str, replies: Sequence[Reply], weights: FloatArray) -> Tensor:
     """The weighted mean of one parameter's updates."""
     total = torch.zeros_like(replies[0].update[name])
     for reply, weight in zip(replies, weights.tolist(), strict=True):

@@ -10,19 +10,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 from pacdp.data import Dataset, Partition
 from pacdp.errors import BudgetExceededError, InputError
-from pacdp.federation import metrics
 from pacdp.federation.checkpoint import Checkpoint, Progress
-from pacdp.federation.client import Client, checked_book, simulated_noise
+from pacdp.federation.client import checked_book, simulated_noise
 from pacdp.federation.engines.base import EngineName, choose_engine
+from pacdp.federation.evaluation import accuracy_by_client, predict
 from pacdp.federation.local_model import Tensors, Workbench
-from pacdp.federation.messages import Reply
 from pacdp.federation.plan import Plan
-from pacdp.federation.server import Server
+from pacdp.federation.rounds import Callback, run_rounds
+from pacdp.federation.server import RoundOutcome, Server
+from pacdp.federation.transports import InProcessTransport, UnreliableTransport
 from pacdp.privacy import Book, Release, total_mu
 from pacdp.privacy.filter import listed
 
@@ -42,7 +43,7 @@ class Result:
     metrics: Mapping[str, float]
     """Of the final model, on the test records."""
     chance: float | None
-    """The accuracy of always saying the most frequent class."""
+    """The headline metric of the best constant prediction, such as the most frequent class."""
     accuracies: Sequence[float | None]
     """What each client sees of the final model."""
     books: Sequence[Book | None]
@@ -117,120 +118,166 @@ def simulate(
     >>> data = load("heart")
     >>> hospitals = partition(data, "natural")
     >>> plan = make_plan(
-    ...     sizes=hospitals.named_sizes, shape=data.shape, classes=2, method=method("fixed"),
+    ...     sizes=hospitals.named_sizes, shape=data.shape, task=data.task, method=method("fixed"),
     ...     training=Training(rounds=3, local_steps=1), privacy=Privacy(epsilon=1.0),
     ... )
     >>> result = simulate(plan, data, hospitals)
     >>> [round(client["epsilon_realised"], 6) for client in result.clients()]
     [1.0, 1.0, 1.0, 1.0]
     """
-    if not 0 <= failure_rate < 1:
-        raise InputError(f"failure_rate = {failure_rate:g}: must be a number in [0, 1)")
     if checkpoint is not None and books is not None:
         raise InputError("checkpoint: what ledgers have paid for cannot be done again")
-    started = time.perf_counter()
-    records = partition.of(dataset)
+    if books is not None and len(books) != len(plan.clients):
+        raise InputError(f"books: are {len(books)}, must be {len(plan.clients)}, one a client")
     bench = Workbench(plan, device=device, make=make)
+    ledgers = [
+        checked_book(plan, client, None if books is None else books[client])
+        for client in range(len(plan.clients))
+    ]
+    computing = choose_engine(engine, bench, make=lambda: Workbench(plan, device=device, make=make))
     first = bench.state() if initial is None else initial
     # No client has this number.
     server = Server(plan, first, noise=simulated_noise(plan.seed, -1))
-    everyone = range(len(plan.clients))
-    if books is not None and len(books) != len(everyone):
-        raise InputError(f"books: are {len(books)}, must be {len(everyone)}, one a client")
-    held = [checked_book(plan, one, None if books is None else books[one]) for one in everyone]
-    durable = [book is not None and book.durable for book in held]
-    test, _ = dataset.test.tensors(device)
-    done = None if checkpoint is None else checkpoint.load()
-    refused: Counter[int] = Counter({} if done is None else done.refused)
-    failed: Counter[int] = Counter({} if done is None else done.failed)
-    history: list[Row] = [] if done is None else list(done.history)
-    computing = choose_engine(engine, bench, make=lambda: Workbench(plan, device=device, make=make))
-
-    checked: set[int] = set()
-
-    def client(number: int) -> Client:
-        # Made for a round and let go: clients that nobody asks take no memory.
-        made = Client(
-            *(number, plan, records[number]),
-            book=held[number],
-            noise=None if durable[number] else simulated_noise(plan.seed, number),
-            workbench=bench,
-            checked=number in checked,
-        )
-        checked.add(number)
-        return made
-
-    if done is not None:
-        if done.engine != computing.name:
-            raise InputError(f"engine = {computing.name}: must be {done.engine}, as it was begun")
-        server.restore(done.server)
-        _replay(plan, held, done.made)
-        started -= done.seconds
-    predicted = np.empty(0)
-    for number in range(len(history), plan.rounds):
-        asked = plan.participants(number)
-        fails = {one: _failure(plan.seed, number, one, failure_rate) for one in asked}
-        there = [client(one) for one in asked if not fails[one][0]]
-        followed = plan.made_method.followed(server.public)
-        found = computing.round(there, server.broadcast(number))
-        answered = [one for one in found.values() if isinstance(one, Reply)]
-        replies = [reply for reply in answered if not fails[reply.client][1]]
-        refused.update(who for who, one in found.items() if not isinstance(one, Reply))
-        failed.update(who for who in asked if fails[who][0])
-        failed.update(reply.client for reply in answered if fails[reply.client][1])
-        server.combine(replies)
-        failed.update(server.spoiled)
-        server.finish_round(number)
-        row: Row = {
-            "round": number + 1,
-            "asked": plan.per_round,
-            "answered": len(replies),
-            "epsilon_spent": _spent(held),
-            "adjacency": plan.privacy.adjacency,
-            "seconds": time.perf_counter() - started,
-        }
-        if followed is not None:
-            row["clipping_bound"] = followed
-        if (number + 1) % evaluate_every == 0 or number + 1 == plan.rounds:
-            bench.load(server.model)
-            predicted = metrics.predict(bench.model, test, classes=plan.classes)
-            row |= metrics.quick(predicted, dataset.test.labels, classes=plan.classes)
-        history.append(row)
-        if checkpoint is not None:
-            checkpoint.save(
-                Progress(
-                    round=number + 1,
-                    server=server.state(),
-                    engine=computing.name,
-                    made=_made(plan, held),
-                    refused=dict(refused),
-                    failed=dict(failed),
-                    history=history,
-                    seconds=time.perf_counter() - started,
-                )
-            )
-        if observe is not None:
-            observe(row)
-    if refused and not any(row["answered"] for row in history):
+    history = _History(server, bench, dataset, ledgers, evaluate_every=evaluate_every)
+    callbacks: list[Callback] = [history]
+    if checkpoint is not None:
+        kept = _Checkpointing(checkpoint, server, history, engine=computing.name)
+        kept.resume()
+        callbacks.append(kept)
+    if observe is not None:
+        callbacks.append(_Observing(history, observe))
+    transport = UnreliableTransport(
+        InProcessTransport(bench, partition.of(dataset), ledgers, engine=computing),
+        failure_rate=failure_rate,
+        seed=plan.seed,
+    )
+    run_rounds(server, transport, callbacks, start=len(history.rows))
+    if history.refused and not any(row["answered"] for row in history.rows):
         raise BudgetExceededError(
             f"{plan.run}: no client answered in any of {plan.rounds} rounds, so nothing was "
-            f"trained; {sum(refused.values())} requests were refused"
+            f"trained; {sum(history.refused.values())} requests were refused"
         )
-    if not predicted.size:  # every round was over before
-        bench.load(server.model)
-        predicted = metrics.predict(bench.model, test, classes=plan.classes)
+    predicted, labels = history.predict(), dataset.test.labels
     return Result(
         plan=plan,
         model=server.model,
-        history=history,
-        metrics=metrics.full(predicted, dataset.test.labels, classes=plan.classes),
-        chance=metrics.chance(dataset.test.labels, classes=plan.classes),
-        accuracies=metrics.by_client(predicted, dataset, partition),
-        books=held,
-        seconds=time.perf_counter() - started,
-        refused=refused,
-        failed=failed,
+        history=history.rows,
+        metrics=plan.task.full_metrics(predicted, labels),
+        chance=plan.task.baseline(labels),
+        accuracies=accuracy_by_client(predicted, dataset, partition),
+        books=ledgers,
+        seconds=history.seconds,
+        refused=history.refused,
+        failed=history.failed,
     )
+
+
+class _History:
+    """Writes a row for each round, with the model's metrics where it is evaluated."""
+
+    def __init__(
+        self,
+        server: Server,
+        bench: Workbench,
+        dataset: Dataset,
+        ledgers: Sequence[Book | None],
+        *,
+        evaluate_every: int,
+    ) -> None:
+        self._server, self._bench = server, bench
+        self._inputs = dataset.test.inputs(bench.device)
+        self._labels = dataset.test.labels
+        self._every = evaluate_every
+        self._predicted: NDArray[Any] | None = None
+        self.ledgers = ledgers
+        self.rows: list[Row] = []
+        self.refused: Counter[int] = Counter()
+        self.failed: Counter[int] = Counter()
+        self.started = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """How long the run has taken so far."""
+        return time.perf_counter() - self.started
+
+    def after_round(self, outcome: RoundOutcome) -> None:
+        """Count who refused and who failed, and add the round's row."""
+        plan = self._server.plan
+        self.refused.update(outcome.refused)
+        self.failed.update(outcome.failed)
+        row: Row = {
+            "round": outcome.round + 1,
+            "asked": len(outcome.asked),
+            "answered": len(outcome.answered),
+            "epsilon_spent": _spent(self.ledgers),
+            "adjacency": plan.privacy.adjacency,
+            "seconds": self.seconds,
+        }
+        if outcome.clipping_bound is not None:
+            row["clipping_bound"] = outcome.clipping_bound
+        self._predicted = None
+        if (outcome.round + 1) % self._every == 0 or outcome.round + 1 == plan.rounds:
+            row |= plan.task.quick_metrics(self.predict(), self._labels)
+        self.rows.append(row)
+
+    def predict(self) -> NDArray[Any]:
+        """What the model answers to the test records."""
+        if self._predicted is None:
+            self._bench.load(self._server.model)
+            task = self._server.plan.task
+            self._predicted = predict(self._bench.model, self._inputs, task)
+        return self._predicted
+
+
+class _Checkpointing:
+    """Saves the whole state after each round, and takes up a run where it was saved."""
+
+    def __init__(
+        self, checkpoint: Checkpoint, server: Server, history: _History, *, engine: str
+    ) -> None:
+        self._checkpoint, self._server, self._history = checkpoint, server, history
+        self._engine = engine
+
+    def resume(self) -> None:
+        """Bring server, ledgers and history to where the last saved round left them."""
+        saved, history = self._checkpoint.load(), self._history
+        if saved is None:
+            return
+        if saved.engine != self._engine:
+            raise InputError(f"engine = {self._engine}: must be {saved.engine}, as it was begun")
+        self._server.restore(saved.server)
+        _replay(self._server.plan, history.ledgers, saved.made)
+        history.rows = list(saved.history)
+        history.refused.update(saved.refused)
+        history.failed.update(saved.failed)
+        history.started -= saved.seconds
+
+    def after_round(self, outcome: RoundOutcome) -> None:
+        """Replace the checkpoint."""
+        history = self._history
+        self._checkpoint.save(
+            Progress(
+                round=outcome.round + 1,
+                server=self._server.state(),
+                engine=self._engine,
+                made=_made(self._server.plan, history.ledgers),
+                refused=dict(history.refused),
+                failed=dict(history.failed),
+                history=history.rows,
+                seconds=history.seconds,
+            )
+        )
+
+
+class _Observing:
+    """Tells an observer each row."""
+
+    def __init__(self, history: _History, observe: Observer) -> None:
+        self._history, self._observe = history, observe
+
+    def after_round(self, outcome: RoundOutcome) -> None:
+        """Pass the newest row on."""
+        self._observe(self._history.rows[-1])
 
 
 def _made(plan: Plan, books: Sequence[Book | None]) -> dict[int, list[dict[str, Any]]]:
@@ -272,11 +319,3 @@ def _spent(books: Sequence[Book | None]) -> float | None:
     # Under one δ the largest μ is the largest ε, and inverting one curve is enough.
     largest = sorted(single, key=lambda state: state.mu_charged)[-1:]
     return max([*whole, *(state.realised.epsilon for state in largest)], default=None)
-
-
-def _failure(seed: int, round: int, client: int, rate: float) -> tuple[bool, bool]:  # noqa: A002
-    """Whether a client fails before it has paid, and whether after."""
-    if not rate:
-        return False, False
-    drawn = np.random.default_rng([seed, round, client, 1]).random()
-    return drawn < rate / 2, rate / 2 <= drawn < rate

@@ -22,26 +22,26 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 
 
 def build(
-    name: str, *, shape: tuple[int, ...], classes: int, seed: int = 0, **settings: Any
+    name: str, *, shape: tuple[int, ...], outputs: int, seed: int = 0, **settings: Any
 ) -> nn.Module:
     """The model ``name`` for records of ``shape``; the same seed gives the same weights.
 
-    ``classes`` = 0 means regression. The weights are drawn apart from torch's own random state,
-    which is left as it was.
+    ``outputs`` is one for each class, or 1 for regression. The weights are drawn apart from torch's
+    own random state, which is left as it was.
 
-    >>> first, second = (build("mlp", shape=(13,), classes=2, seed=1) for _ in range(2))
+    >>> first, second = (build("mlp", shape=(13,), outputs=2, seed=1) for _ in range(2))
     >>> all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters()))
     True
     """
     if name not in MODELS:
         near = meant(name, MODELS)
         raise InputError(f"model = {name!r}: unknown; {near}There are {', '.join(MODELS)}")
-    if not isinstance(shape, tuple) or isinstance(classes, bool) or not isinstance(classes, int):
+    if not isinstance(shape, tuple) or isinstance(outputs, bool) or not isinstance(outputs, int):
         raise InputError(
-            f"model {name}: shape = {shape!r} must be a tuple and classes = {classes!r} a number"
+            f"model {name}: shape = {shape!r} must be a tuple and outputs = {outputs!r} a number"
         )
-    if classes < 0 or classes == 1:
-        raise InputError(f"model {name}: classes = {classes}: must be 0 (regression) or at least 2")
+    if outputs < 1:
+        raise InputError(f"model {name}: outputs = {outputs}: must be at least 1")
     make = MODELS[name]
     allowed = [
         p.name for p in inspect.signature(make).parameters.values() if p.kind is p.KEYWORD_ONLY
@@ -55,16 +55,7 @@ def build(
     with torch.random.fork_rng(devices=[]):
         # Not torch.manual_seed, whose first call loads torch's compiler, for a second or two.
         torch.default_generator.manual_seed(seed)
-        return make(shape, outputs_for(classes), **settings)
-
-
-def outputs_for(classes: int) -> int:
-    """How many numbers a model answers: one for each class, one for a regression.
-
-    >>> outputs_for(10), outputs_for(0)
-    (10, 1)
-    """
-    return max(classes, 1)
+        return make(shape, outputs, **settings)
 
 
 def parameter_count(model: nn.Module) -> int:

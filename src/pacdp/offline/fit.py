@@ -61,7 +61,7 @@ def fit_curve(
         bounds=matrix.bounds,
         seeds=matrix.seeds,
         scores=matrix.scores.tolist(),
-        metric="accuracy" if proxy.data.classes else "minus the loss",
+        metric=proxy.data.task.score_name,
         rule=offline.rule,
         choices=tuple(choices),
         expected=tuple(

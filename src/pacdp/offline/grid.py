@@ -16,8 +16,8 @@ import numpy as np
 
 from pacdp.arithmetic import refuse_other_arithmetic, stamped
 from pacdp.errors import DataError
+from pacdp.offline.grid_simulation import can_stack_plan, score_pairs
 from pacdp.offline.proxy_task import Setting
-from pacdp.offline.together import can_train_together, score_together
 from pacdp.validation import FloatArray
 
 
@@ -77,7 +77,7 @@ Worker = Callable[[Setting, Sequence[Cell]], Iterable[tuple[Cell, float]]]
 
 def in_process(setting: Setting, cells: Sequence[Cell]) -> Iterator[tuple[Cell, float]]:
     """On this machine: linear models all together, others one training after the other."""
-    if can_train_together(setting):
+    if can_stack_plan(setting.plan(1.0, 1.0, 0)):
         # Seeds that miss the same cells are trained in one program.
         wanted: dict[int, list[tuple[float, float]]] = {}
         for cell in cells:
@@ -86,7 +86,7 @@ def in_process(setting: Setting, cells: Sequence[Cell]) -> Iterator[tuple[Cell, 
         for seed, pairs in wanted.items():
             alike.setdefault(tuple(pairs), []).append(seed)
         for same, seeds in alike.items():
-            scores = score_together(setting, same, seeds)
+            scores = score_pairs(setting, same, seeds)
             for seed, own in zip(seeds, scores, strict=True):
                 for (epsilon, bound), score in zip(same, own, strict=True):
                     yield Cell(epsilon, bound, seed), score

@@ -69,7 +69,7 @@ class Setting:
         return make_plan(
             sizes=self.records(seed)[1].named_sizes,
             shape=data.shape,
-            classes=len(data.classes),
+            task=data.task,
             method=method("pac-dp", {"curve": constant, "schedule": self.schedule}),
             training=self.rehearsed(self.training),
             privacy=self.privacy.model_copy(update={"epsilon": epsilon}),
@@ -93,7 +93,7 @@ class Setting:
             initial=None if self.initial is None else dict(self.initial),
             evaluate_every=self.training.rounds,
         )
-        return scored(result.metrics)
+        return data.task.score(result.metrics)
 
     @property
     def terms(self) -> dict[str, Any]:
@@ -120,18 +120,6 @@ class Setting:
         if self.initial is not None:
             content["initial"] = [value.tolist() for value in self.initial.values()]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def scored(metrics: Mapping[str, float]) -> float:
-    """Accuracy, or without classes minus the loss: higher is better.
-
-    >>> scored({"accuracy": 0.5, "loss": 2.0}), scored({"loss": 2.0})
-    (0.5, -2.0)
-    """
-    if "accuracy" in metrics:
-        return metrics["accuracy"]
-    # A model that diverged has no loss at all.
-    return -metrics.get("loss", float(np.finfo(np.float32).max))
 
 
 @lru_cache(maxsize=32)

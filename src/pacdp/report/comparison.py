@@ -42,7 +42,7 @@ def _shared(outcome: Outcome) -> str:
     """What must be the same for numbers to be compared."""
     plan = outcome.plan
     return (
-        f"{plan.data}, {plan.classes} classes, {len(plan.clients)} clients, "
+        f"{plan.data}, {plan.task}, {len(plan.clients)} clients, "
         f"δ = {plan.privacy.delta:g}, {plan.privacy.adjacency} of a {plan.unit}"
     )
 
@@ -101,12 +101,12 @@ def _label(key: str, settings: Mapping[str, Mapping[str, str]]) -> str:
 
 
 def metric_of(arms: Arms) -> str:
-    """Accuracy where there are classes, else the loss."""
-    return "accuracy" if next(iter(arms.values()))[0].plan.classes else "loss"
+    """The headline metric of the task."""
+    return next(iter(arms.values()))[0].plan.task.metric
 
 
 def chance_of(arms: Arms) -> float | None:
-    """What always saying the most frequent class reaches."""
+    """The headline metric of the best constant prediction, if the task has such a baseline."""
     chance = next(iter(arms.values()))[0].result["chance"]
     return None if chance is None else float(chance)
 

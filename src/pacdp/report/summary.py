@@ -38,12 +38,12 @@ def facts(arms: Arms) -> list[Fact]:
     for kind in KINDS:
         candidates = {label: mean for label, mean in means.items() if _kind(arms[label]) == kind}
         if candidates:
-            pick = max if metric == "accuracy" else min
+            pick = max if plan.task.higher_is_better else min
             best = pick(candidates, key=lambda label: candidates[label])
             name = f"{'best ' if len(candidates) > 1 else ''}{metric} {kind}"
             shown.append(Fact(name, score(candidates[best], metric), best))
     if chance is not None:
-        shown.append(Fact("chance", score(chance, "accuracy"), "always the most frequent class"))
+        shown.append(Fact("chance", score(chance, metric), "always the most frequent class"))
     records = sum(task.records for task in plan.clients)
     return [
         *shown,
@@ -83,9 +83,8 @@ def sentences(arms: Arms) -> list[str]:
     if without:
         said.append(f"{', '.join(without)}: no guarantee, and no ε. It shows what privacy costs.")
     said.append(
-        "Accuracy is measured on test records, which are covered by no ε."
-        if metric == "accuracy"
-        else "The loss is measured on test records, which are covered by no ε."
+        f"{'Accuracy' if metric == 'accuracy' else f'The {metric}'} is measured on test records, "
+        "which are covered by no ε."
     )
     for label, outcomes in arms.items():
         told = [outcome.result["before_private_data"] for outcome in outcomes]

@@ -17,8 +17,7 @@ from pacdp.features.pipeline import quiet
 from pacdp.federation import Plan, make_plan, simulate
 from pacdp.methods import Method
 from pacdp.offline import Setting
-from pacdp.offline.proxy_task import scored
-from pacdp.offline.together import planned_bounds, plans_fit_together, score_plans
+from pacdp.offline.grid_simulation import can_stack_plan, planned_bounds, score_plans
 
 
 class Stage:
@@ -70,7 +69,7 @@ class Stage:
             for own, seed in zip(records, seeds, strict=True)
         ]
         initial = None if setting.initial is None else dict(setting.initial)
-        together = method.private and plans_fit_together(plans[0])
+        together = method.private and can_stack_plan(plans[0])
         key = _key(experiment, skew, seeds) + _trained(plans, together=together)
         if key not in self._scores:
             score = score_plans if together else _one_by_one
@@ -89,7 +88,7 @@ class Stage:
         made = make_plan(
             sizes=split.named_sizes,
             shape=data.shape,
-            classes=len(data.classes),
+            task=data.task,
             method=method,
             training=experiment.training,
             privacy=experiment.privacy,
@@ -111,7 +110,7 @@ def _one_by_one(
 ) -> list[float]:
     """The scores of plans that cannot be one program."""
     return [
-        scored(simulate(plan, *own, initial=initial, evaluate_every=plan.rounds).metrics)
+        plan.task.score(simulate(plan, *own, initial=initial, evaluate_every=plan.rounds).metrics)
         for plan, own in zip(plans, records, strict=True)
     ]
 

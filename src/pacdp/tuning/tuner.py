@@ -148,7 +148,7 @@ def tune(
         # As a file has it, so that what is read is what was written.
         why=tuple({**asdict(s), "tried": [asdict(one) for one in s.tried]} for s in found.steps),
         expected=Expected(
-            metric="accuracy" if proxy.data.classes else "minus the loss",
+            metric=proxy.data.task.score_name,
             mean=statistics.fmean(reached),
             deviation=statistics.stdev(reached) if seeds > 1 else 0.0,
             seeds=tuple(fresh),

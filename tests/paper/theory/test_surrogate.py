@@ -92,7 +92,7 @@ def test_a_proxys_norms_are_those_of_its_own_gradients():
     setting = heart_like(0.1, rounds=3)
     found = proxy_norms(setting)
     model = Workbench(setting.plan(1.0, 1.0, 0)).model
-    inputs, labels = setting.proxy.data.train.tensors()[:2]
+    inputs, labels = setting.proxy.data.train.tensors(setting.proxy.data.task)
     assert len(found) == len(inputs)
     for number in range(5):
         loss = torch.nn.functional.cross_entropy(model(inputs[number][None]), labels[number][None])

@@ -1,38 +1,47 @@
 """The clients of a round in one tensor program.
 
 Clients that do the same steps on models of the same shape are one batch of small models. Each has
-its own records, bound, noise and book; only the arithmetic is shared. For plain chains and for
-methods that train by the loop that most share (:meth:`pacdp.methods.Method.train`).
+its own records, bound, noise and ledger; only the arithmetic is shared. For sequential models, and
+for methods that train by the common loop (:meth:`pacdp.methods.Method.train`).
 """
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from pacdp.clipping import NoiseSource, StackedGradient, StackedGrid
+from pacdp.clipping import NoiseSource, SimulatedNoise
+from pacdp.clipping.numerics import check_noise, grid_step
 from pacdp.clipping.sequential import LinearStep
 from pacdp.errors import BudgetExceededError, located
 from pacdp.federation.batches import Padded, PaddedBatches
 from pacdp.federation.client import Client
 from pacdp.federation.client_context import local_batches
+from pacdp.federation.engines.layouts import CellsFirst, Layout
 from pacdp.federation.engines.threaded import on_threads
 from pacdp.federation.local_model import Tensors, Workbench
-from pacdp.federation.messages import Broadcast, Reply
+from pacdp.federation.messages import Answers, Broadcast, Refusal, Reply
 from pacdp.federation.optimizers import Stepper
 from pacdp.federation.plan import ClientPlan, Plan
+from pacdp.federation.release_guard import ALL_UNITS, ReleaseGuard
 from pacdp.methods import Method
+from pacdp.validation import FloatArray
 
-# So many numbers of records are in one program at most: what a core keeps near.
+# At most this many numbers of records are in one program: what a core's cache can hold.
 LARGEST_STACK = 2**20
 # At most this many numbers of noise are drawn at once for each client.
 LARGEST_DRAW = 2**20
+# From this many multiplications in a step, groups of clients run on several cores: for less,
+# Python itself takes most of the time, and does one thing at a time.
+HEAVY_STEP = 2**20
 
 
-def cannot_stack(bench: Workbench) -> str:
-    """Why the clients of a plan cannot be computed together; nothing if they can."""
+def explain_no_stack(bench: Workbench) -> str:
+    """The reason why the clients of a plan cannot be computed together; empty if they can."""
     plan = bench.plan
     chain = bench.gradient.chain
     if type(plan.made_method).train is not Method.train:
@@ -44,22 +53,22 @@ def cannot_stack(bench: Workbench) -> str:
             "the model cannot be stacked; must be a Sequential of Linear, Conv2d, ReLU, Tanh, "
             "MaxPool2d and Flatten"
         )
-    if not all(_covered(plan, task) for task in plan.clients):
+    if not all(_is_covered(plan, client) for client in plan.clients):
         return f"what {plan.method} is charged for is not one clipped sum in each pass"
     return ""
 
 
-def _covered(plan: Plan, task: ClientPlan) -> bool:
+def _is_covered(plan: Plan, client: ClientPlan) -> bool:
     """Whether the common loop releases no more than a participation pays for."""
-    if len(task.charges) != 1:
+    if len(client.charges) != 1:
         return False
-    (charge,) = task.charges
+    (charge,) = client.charges
     plain = charge.sampling_rate == 1 and charge.sensitivity == plan.adjacency.sensitivity
-    return plain and charge.each >= task.passes
+    return plain and charge.each >= client.passes
 
 
-def worth_stacking(bench: Workbench) -> bool:
-    """Whether it is faster so: products of matrices are, convolutions of many models are not."""
+def is_worth_stacking(bench: Workbench) -> bool:
+    """Whether stacking is faster: it is for products of matrices, not for convolutions."""
     chain = bench.gradient.chain
     return chain is not None and all(
         isinstance(step, LinearStep) or not hasattr(step, "weight") for step in chain.steps
@@ -67,110 +76,191 @@ def worth_stacking(bench: Workbench) -> bool:
 
 
 @dataclass(frozen=True)
-class _Paid:
-    """A client that has paid, and the scale of its noise."""
+class Job:
+    """A participation that has been paid for."""
 
+    id: int
     client: Client
-    scale: float
+    noise_scale: float
+
+    @property
+    def task(self) -> ClientPlan:
+        """The client's part of the plan."""
+        return self.client.task
 
 
-class Stack:
-    """Computes a round's clients together."""
+class StackedEngine:
+    """Computes the clients of a round together.
+
+    With a layout of several cells it trains a grid: subclasses then say where a job starts, and the
+    bounds and noise multipliers of its cells.
+    """
 
     name = "stacked"
 
-    def __init__(self, bench: Workbench) -> None:
+    def __init__(self, bench: Workbench, layout: Layout | None = None) -> None:
         self._bench = bench
         self._plan = bench.plan
-        self._gradient = StackedGradient(bench.model, bench.loss, adjacency=bench.plan.adjacency)
+        self._layout = layout or CellsFirst(bench, 1)
 
-    @property
-    def _heavy(self) -> bool:
-        """Whether a step is mostly arithmetic; of the rest Python does one thing at a time."""
-        batch = max(task.divisor for task in self._plan.clients)
-        return batch * sum(value.numel() for value in self._bench.parameters.values()) > 2**20
-
-    def round(
-        self, clients: Sequence[Client], broadcast: Broadcast
-    ) -> dict[int, Reply | BudgetExceededError]:
-        """Each client's answer, in the order they were given."""
-        self._bench.load(broadcast.model)
-        found: dict[int, Reply | BudgetExceededError] = {}
-        paid: list[_Paid] = []
-        for client in clients:
+    def answer(self, clients: Mapping[int, Client], broadcast: Broadcast) -> Answers:
+        """Each client's answer. All of them pay before anything is computed."""
+        self._load(broadcast)
+        answers: dict[int, Reply | Refusal] = {}
+        jobs = []
+        for number, client in clients.items():
             try:
-                paid.append(_Paid(client, client.accept(broadcast)))
+                jobs.append(Job(number, client, client.accept(broadcast)))
             except BudgetExceededError as error:
-                found[client.number] = error
+                answers[number] = Refusal(number, str(error))
+        divisor = max(client.divisor for client in self._plan.clients)
+        heavy = self._bench.coordinates * self._layout.cells * divisor > HEAVY_STEP
         trained = on_threads(
             lambda group: self._train(group, broadcast),
-            list(_groups(paid)),
-            most=None if self._heavy else 1,
+            list(self._groups(jobs)),
+            most=None if heavy else 1,
         )
-        found |= {reply.client: reply for replies in trained for reply in replies}
-        return {client.number: found[client.number] for client in clients}
+        answers |= {reply.client: reply for replies in trained for reply in replies}
+        return {number: answers[number] for number in clients}
 
-    def _train(self, group: Sequence[_Paid], broadcast: Broadcast) -> list[Reply]:
-        """The common loop, for all of a group at once. The clients with most steps come first."""
-        plan, number = self._plan, broadcast.round
-        tasks = [paid.client.task for paid in group]
-        method = plan.made_method
-        bounds = [method.bound(t.epsilon, round=number, rounds=plan.rounds) for t in tasks]
-        zs = np.array([t.charges[0].z * p.scale for t, p in zip(tasks, group, strict=True)])
-        divisors = np.array([task.divisor for task in tasks])
-        sensitivities = np.array(bounds) * plan.adjacency.sensitivity
-        coordinates = self._bench.coordinates
-        grid = StackedGrid(sensitivities, coordinates, z=zs)
-        noise = [
-            _Draws(paid.client.noise_source(number), scale, task.steps, coordinates)
-            for paid, task, scale in zip(group, tasks, grid.scales, strict=True)
-        ]
-        parameters = self._gradient.parameters(models=len(group))
-        move = Stepper.of_client(plan.training.optimiser, parameters)
-        batches = PaddedBatches(
-            Padded([paid.client.records.tensors(self._bench.device) for paid in group]),
-            [local_batches(plan, paid.client.number, number) for paid in group],
+    def _load(self, broadcast: Broadcast) -> None:
+        """Refuse a broadcast that does not fit the model, before anybody pays."""
+        self._bench.load(broadcast.model)
+
+    def _initial_weights(self, jobs: Sequence[Job], broadcast: Broadcast) -> Tensors:
+        return self._layout.expand([self._bench.state()] * len(jobs))
+
+    def _bounds(self, job: Job, round: int) -> FloatArray:  # noqa: A002
+        """The clipping bound of each cell."""
+        plan = self._plan
+        return np.array([plan.made_method.bound(job.task.epsilon, round=round, rounds=plan.rounds)])
+
+    def _noise_multipliers(self, job: Job) -> FloatArray:
+        """σ/C of each cell, at even spending."""
+        return np.array([job.task.charges[0].noise_multiplier])
+
+    def _padded(self, jobs: Sequence[Job]) -> Padded:
+        return Padded(
+            [job.client.records.tensors(self._plan.task, self._bench.device) for job in jobs]
         )
-        ended: list[Tensors] = []
+
+    def _size(self, job: Job) -> int:
+        """The numbers that a job adds to a program."""
+        return job.task.records * math.prod(self._plan.shape)
+
+    def _groups(self, jobs: Sequence[Job]) -> Iterator[list[Job]]:
+        """Jobs with batches of similar size, the largest first, within the limit of a program."""
+        group: list[Job] = []
+        # More records are never fewer steps.
+        for job in sorted(jobs, key=lambda job: job.task.records, reverse=True):
+            if group:
+                full = (len(group) + 1) * self._size(group[0]) > LARGEST_STACK
+                # Padding costs what a batch is short of the longest one.
+                if full or 2 * job.task.divisor < group[0].task.divisor:
+                    yield group
+                    group = []
+            group.append(job)
+        if group:
+            yield group
+
+    def _train(self, group: Sequence[Job], broadcast: Broadcast) -> list[Reply]:
+        """The common loop, for all of a group at once. Those with most steps come first."""
+        number, tasks = broadcast.round, [job.task for job in group]
+        orders = [list(local_batches(job.client.plan, job.client.number, number)) for job in group]
+        for job, order in zip(group, orders, strict=True):
+            self._authorize(job, order)
+        bounds = np.array([self._bounds(job, number) for job in group])
+        multipliers = np.array([self._noise_multipliers(job) for job in group])
+        multipliers *= np.array([[job.noise_scale] for job in group])
+        steps, scales = self._grids(bounds, multipliers)
+        draws = [
+            _Draws(
+                job.client.noise_source(number),
+                scale=float(row[0]) if self._layout.cells == 1 else None,
+                steps=job.task.steps,
+                coordinates=self._bench.coordinates,
+            )
+            for job, row in zip(group, scales, strict=True)
+        ]
+        divisors = np.array([[task.divisor] for task in tasks]) + np.zeros_like(bounds)
+        cells = {
+            name: torch.from_numpy(value)
+            for name, value in {"scales": scales, "steps": steps, "divisors": divisors}.items()
+        }
+        limits = torch.from_numpy(bounds)
+        start = self._initial_weights(group, broadcast)
+        weights = {name: value.clone() for name, value in start.items()}
+        move = Stepper.of_client(self._plan.training.optimiser, weights)
+        batches = PaddedBatches(self._padded(group), orders)
+        updates: list[Tensors] = []
         for step in range(tasks[0].steps):
             active = sum(task.steps > step for task in tasks)
             inputs, targets, present = batches.next(active)
             try:
-                sums = self._gradient(
-                    {name: value[:active] for name, value in parameters.items()},
+                sums = self._layout.sums(
+                    {name: value[:active] for name, value in weights.items()},
                     *(inputs, targets),
-                    clipping_bounds=bounds[:active],
+                    bounds=limits[:active],
                     present=present,
                 )
-                drawn = torch.stack([draws.next() for draws in noise[:active]])
-                released = grid.release(sums, drawn, divisors=divisors)
+                noise = torch.stack([source.next() for source in draws[:active]])
+                released = self._layout.release(
+                    sums, noise, **{name: value[:active] for name, value in cells.items()}
+                )
             except Exception as error:
-                raise located(error, _where(group[:active], number, step)) from error
+                raise located(error, _describe(group[:active], number, step)) from error
             if active < len(group):
                 # Those that are done stand still, or would if an optimiser had no memory.
                 released = {
-                    name: torch.cat([value, torch.zeros_like(parameters[name][active:])])
+                    name: torch.cat([value, torch.zeros_like(weights[name][active:])])
                     for name, value in released.items()
                 }
             move(released)
             done = sum(task.steps > step + 1 for task in tasks)
-            ended += [
-                {
-                    name: value[m] - broadcast.model[name].to(value)
-                    for name, value in parameters.items()
-                }
-                for m in range(active - 1, done - 1, -1)
+            updates += [
+                {name: value[job] - start[name][job] for name, value in weights.items()}
+                for job in range(active - 1, done - 1, -1)
             ]
         return [
-            Reply(paid.client.number, number, update, noise_scale=paid.scale)
-            for paid, update in zip(reversed(group), ended, strict=True)
+            Reply(job.id, number, self._as_update(update), noise_scale=job.noise_scale)
+            for job, update in zip(reversed(group), updates, strict=True)
         ]
+
+    def _as_update(self, update: Tensors) -> Tensors:
+        """The update of a job as it is sent: without the dimension of its only cell."""
+        return {name: value.squeeze(0) for name, value in update.items()}
+
+    def _authorize(self, job: Job, order: Sequence[NDArray[np.int64] | None]) -> None:
+        """Hold the releases of a whole participation against what it has paid for."""
+        plan = job.client.plan
+        ReleaseGuard(plan, job.client.number, scale=job.noise_scale).authorize(
+            0,
+            adjacency=plan.adjacency,
+            unit="record",
+            sensitivity=plan.adjacency.sensitivity,
+            sampling_rate=1.0,
+            units=[ALL_UNITS if batch is None else batch for batch in order],
+            divisor=job.task.divisor,
+        )
+
+    def _grids(self, bounds: FloatArray, multipliers: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """The steps of the public grids, and σ in grid steps, never rounded down."""
+        coordinates, ratio = self._bench.coordinates, self._plan.adjacency.sensitivity
+        check_noise(float(multipliers.max()) / ratio, coordinates)
+        steps = grid_step(bounds * ratio, coordinates)
+        noise = multipliers / ratio * (bounds * ratio)
+        return steps, np.nextafter(noise, math.inf) / steps
 
 
 class _Draws:
-    """A client's noise, handed out step by step but drawn for many steps at once."""
+    """A client's noise, handed out step by step but drawn for many steps at once.
 
-    def __init__(self, source: NoiseSource, scale: float, steps: int, coordinates: int) -> None:
+    Whole numbers of grid steps at a scale; without one, standard normal numbers of a simulation.
+    """
+
+    def __init__(
+        self, source: NoiseSource, *, scale: float | None, steps: int, coordinates: int
+    ) -> None:
         self._source, self._scale = source, scale
         self._steps, self._coordinates = steps, coordinates
         self._rows: Iterator[Tensor] = iter(())
@@ -181,32 +271,19 @@ class _Draws:
         if row is None:
             count = min(self._steps, max(1, LARGEST_DRAW // self._coordinates))
             self._steps -= count
-            drawn = self._source.integers(count * self._coordinates, self._scale)
-            self._rows = iter(drawn.view(count, -1))
+            self._rows = iter(self._draw(count * self._coordinates).view(count, -1))
             row = next(self._rows)
         return row
 
-
-def _groups(paid: Sequence[_Paid]) -> Iterator[list[_Paid]]:
-    """Clients with batches of similar size together, the largest first, within a limit."""
-    group: list[_Paid] = []
-    # More records are never fewer steps.
-    for one in sorted(paid, key=lambda p: p.client.task.records, reverse=True):
-        if group:
-            largest = group[0].client.task
-            width = int(np.prod(one.client.plan.shape))
-            full = (len(group) + 1) * largest.records * width > LARGEST_STACK
-            # Padding costs what a batch is short of the longest one.
-            if full or 2 * one.client.task.divisor < largest.divisor:
-                yield group
-                group = []
-        group.append(one)
-    if group:
-        yield group
+    def _draw(self, count: int) -> Tensor:
+        if self._scale is not None:
+            return self._source.integers(count, self._scale)
+        assert isinstance(self._source, SimulatedNoise)
+        return self._source.normals(count)
 
 
-def _where(group: Sequence[_Paid], round: int, step: int) -> str:  # noqa: A002
-    names = ", ".join(paid.client.task.name for paid in group[:3])
+def _describe(group: Sequence[Job], round: int, step: int) -> str:  # noqa: A002
+    names = ", ".join(job.task.name for job in group[:3])
     more = f" and {len(group) - 3} more" if len(group) > 3 else ""
     return (
         f"clients {names}{more}, round {round + 1}, step {step + 1} "

@@ -138,7 +138,7 @@ def proxy_norms(setting: Setting, *, seed: int = 0) -> FloatArray:
     True
     """
     bench = Workbench(setting.plan(1.0, 1.0, seed))
-    norms = bench.gradient.norms(*setting.proxy.data.train.tensors()[:2])
+    norms = bench.gradient.norms(*setting.proxy.data.train.tensors(setting.proxy.data.task))
     return np.asarray(norms.detach().double().numpy())
 
 

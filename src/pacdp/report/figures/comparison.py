@@ -19,7 +19,7 @@ from pacdp.report.figures.palette import Look, look, looks_of
 
 
 def accuracy_over_rounds(arms: Arms) -> Picture:
-    """Mean over seeds in a band of one standard deviation; the loss if there are no classes."""
+    """Mean over seeds in a band of one standard deviation of the headline metric."""
     metric, chance, looks = metric_of(checked(arms)), chance_of(arms), looks_of(arms)
     sketch, factor = Sketch(height=4.2), _factor(metric)
     axes = sketch.axes[0]

@@ -35,10 +35,10 @@ def figure(dataset: Dataset, partition: Partition) -> Figure:
             colour = "white" if number > 0.5 * counts.max() else "black"
             if number:
                 left.text(kind, client, str(number), ha="center", va="center", color=colour)
-    left.set_xlabel("class" if dataset.classes else "all records")
+    left.set_xlabel("class" if dataset.task.class_names else "all records")
     left.set_ylabel("client")
     if classes <= NAMES:
-        names = [name if len(name) < 14 else f"{name[:12]}…" for name in dataset.classes]
+        names = [name if len(name) < 14 else f"{name[:12]}…" for name in dataset.task.class_names]
         turned = sum(map(len, names)) > 50
         left.set_xticks(
             range(len(names)),

@@ -9,9 +9,8 @@ from pacdp.data import Dataset, Provenance, Records, load, partition
 from pacdp.federation import Aggregation, Model, Optimiser, Privacy, Training, make_plan, simulate
 from pacdp.federation.local_model import Workbench
 from pacdp.methods import method
-from pacdp.offline import together
-from pacdp.offline.proxy_task import scored
-from pacdp.offline.together import plans_fit_together, score_plans
+from pacdp.offline.grid_simulation import GridSimulation, can_stack_plan, score_plans
+from pacdp.tasks import Classification, Regression
 
 pytestmark = pytest.mark.usefixtures("two_threads")
 DATA = load("synthetic", records=1000, features=8, clients=4)
@@ -24,7 +23,7 @@ def plan(seed, **changes):
     parts = {
         "sizes": partition(DATA, "dirichlet", clients=4, seed=seed, alpha=0.5).named_sizes,
         "shape": DATA.shape,
-        "classes": 2,
+        "task": Classification(2),
         "method": method("pac-dp", {"curve": RISING}),
         "training": Training(rounds=4, local_steps=2, optimiser=Optimiser(lr=0.5)),
         "privacy": Privacy(epsilon=BUDGETS),
@@ -49,9 +48,9 @@ def test_seeds_together_are_seeds_one_by_one_with_everyones_own_budget(changes):
     records = [
         (DATA, partition(DATA, "dirichlet", clients=4, seed=seed, alpha=0.5)) for seed in SEEDS
     ]
-    assert plans_fit_together(plans[0])
+    assert can_stack_plan(plans[0])
     together = score_plans(plans, records)
-    alone = [scored(simulate(p, *own).metrics) for p, own in zip(plans, records, strict=True)]
+    alone = [p.task.score(simulate(p, *own).metrics) for p, own in zip(plans, records, strict=True)]
     # A record on the border may fall to either side of it by rounding.
     assert np.abs(np.subtract(together, alone)).max() <= 1.5 / len(DATA.test)
 
@@ -63,12 +62,12 @@ def test_a_first_model_is_where_all_of_them_start():
     reached = {name: value * 0 + DATA.train.features[0].mean() for name, value in first.items()}
     records = [(DATA, partition(DATA, "dirichlet", clients=4, seed=0, alpha=0.5))]
     (together,) = score_plans([made], records, initial=reached)
-    alone = scored(simulate(made, *records[0], initial=reached).metrics)
+    alone = made.task.score(simulate(made, *records[0], initial=reached).metrics)
     assert together == pytest.approx(alone, abs=1.5 / len(DATA.test))
 
 
 def test_methods_of_their_own_are_not_put_together():
-    assert not plans_fit_together(plan(0, method=method("rpdp-fl"), privacy=Privacy(epsilon=1.0)))
+    assert not can_stack_plan(plan(0, method=method("rpdp-fl"), privacy=Privacy(epsilon=1.0)))
 
 
 def test_regression_in_the_grid_moves_weights_as_a_single_run_does():
@@ -81,26 +80,25 @@ def test_regression_in_the_grid_moves_weights_as_a_single_run_does():
         name="line",
         train=parts[0],
         test=parts[1],
-        classes=(),
+        task=Regression(),
         provenance=Provenance(source="generated", licence="public domain"),
     )
     split = partition(data, "iid", clients=2)
     made = make_plan(
         sizes=split.named_sizes,
         shape=(4,),
-        classes=0,
+        task=Regression(),
         method=method("fixed", {"clipping_bound": 50.0}),
         training=Training(rounds=3, local_steps=2, optimiser=Optimiser(lr=0.2)),
         privacy=Privacy(epsilon=50.0),
     )
     alone = simulate(made, data, split).model
-    program = together._Program(
+    trained = GridSimulation(
         *([[made]], [(data, split)]),
         budget_of=[0],
-        bounds=lambda jobs, number: torch.full((len(jobs), 1), 50.0),
+        bounds_of=lambda seed, client, number: np.array([50.0]),
         initial=None,
-    )
-    trained = program.train()
+    ).train()
     for name, value in alone.items():
         found = trained[name][0, ..., 0]
         torch.testing.assert_close(found.mT if found.ndim == 2 else found, value)

@@ -1,0 +1,216 @@
+"""How the weights of many models are laid out in tensors, and what is computed with them.
+
+A *job* is one participation of one client. Under each job there may be several *cells* that differ
+in their clipping bound and noise only, as in the grid of the offline phase; a federation has one.
+All cells of a job see the same records, so its inputs are one tensor.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from pacdp.clipping import CrossEntropy, StackedGradient
+from pacdp.clipping.numerics import add_on_grid, clip_factors, shrink_bound, zero_nonfinite_
+from pacdp.federation.local_model import Tensors, Workbench
+
+
+class Layout(Protocol):
+    """The weights of jobs × cells. Tensors called ``values`` below are (jobs, cells)."""
+
+    cells: int
+
+    def expand(self, states: Sequence[Tensors]) -> Tensors:
+        """The weights of several jobs, from one state for each, the same in every cell."""
+
+    def sums(
+        self,
+        weights: Tensors,
+        inputs: Tensor,
+        targets: Tensor,
+        *,
+        bounds: Tensor,
+        present: Tensor | None,
+    ) -> Tensors:
+        """The clipped sum of each job and cell over inputs (jobs, examples, ...).
+
+        ``present`` (jobs, examples) marks the real examples where batches are padded.
+        """
+
+    def release(
+        self, sums: Tensors, noise: Tensor, *, scales: Tensor, steps: Tensor, divisors: Tensor
+    ) -> Tensors:
+        """Add noise (jobs, coordinates) on the grids of these steps, and divide.
+
+        With one cell the noise is whole numbers of grid steps, drawn at its scale. With several it
+        is standard normal, and each cell rounds its own multiple of the same numbers.
+        """
+
+    def spread(self, values: Tensor, like: Tensor) -> Tensor:
+        """The values in a shape that multiplies such weights."""
+
+    def finite(self, weights: Tensors) -> Tensor:
+        """Which of (jobs, cells) have finite weights."""
+
+    def outputs(self, weights: Tensors, inputs: Tensor) -> Tensor:
+        """The outputs for the same inputs: (jobs, cells, examples, outputs)."""
+
+
+class CellsFirst:
+    """Any sequential model: weights (jobs, cells, ...)."""
+
+    def __init__(self, bench: Workbench, cells: int) -> None:
+        self.cells = cells
+        self._gradient = StackedGradient(bench.model, bench.loss, adjacency=bench.plan.adjacency)
+
+    def expand(self, states: Sequence[Tensors]) -> Tensors:
+        stacked = {name: torch.stack([state[name] for state in states]) for name in states[0]}
+        return {
+            name: value.unsqueeze(1).expand(-1, self.cells, *value.shape[1:]).contiguous()
+            for name, value in stacked.items()
+        }
+
+    def _repeat(self, values: Tensor) -> Tensor:
+        """(jobs, ...) as (jobs · cells, ...)."""
+        return values.unsqueeze(1).expand(-1, self.cells, *values.shape[1:]).flatten(0, 1)
+
+    def sums(
+        self,
+        weights: Tensors,
+        inputs: Tensor,
+        targets: Tensor,
+        *,
+        bounds: Tensor,
+        present: Tensor | None,
+    ) -> Tensors:
+        return self._gradient(
+            {name: value.flatten(0, 1) for name, value in weights.items()},
+            self._repeat(inputs),
+            self._repeat(targets),
+            clipping_bounds=bounds.flatten().numpy(),
+            present=None if present is None else self._repeat(present),
+        ).values
+
+    def release(
+        self, sums: Tensors, noise: Tensor, *, scales: Tensor, steps: Tensor, divisors: Tensor
+    ) -> Tensors:
+        shapes = {name: value.shape[1:] for name, value in sums.items()}
+        flat = torch.cat([value.flatten(1) for value in sums.values()], 1)
+        if self.cells > 1:
+            noise = (noise.unsqueeze(1) * scales.float().unsqueeze(2)).round_().flatten(0, 1)
+        steps, divisors = (v.reshape(-1, 1).to(flat.device) for v in (steps, divisors))
+        parts = add_on_grid(flat, noise, step=steps, divisor=divisors).split_with_sizes(
+            [shape.numel() for shape in shapes.values()], 1
+        )
+        return {
+            name: part.reshape(-1, self.cells, *shape)
+            for (name, shape), part in zip(shapes.items(), parts, strict=True)
+        }
+
+    def spread(self, values: Tensor, like: Tensor) -> Tensor:
+        return values.view(*values.shape, *[1] * (like.ndim - 2))
+
+    def finite(self, weights: Tensors) -> Tensor:
+        return torch.stack([torch.isfinite(v).flatten(2).all(2) for v in weights.values()]).all(0)
+
+    def outputs(self, weights: Tensors, inputs: Tensor) -> Tensor:
+        models = {name: value.flatten(0, 1) for name, value in weights.items()}
+        count = len(next(iter(models.values())))
+        outputs = self._gradient.outputs(models, inputs.expand(count, *inputs.shape))
+        return outputs.unflatten(0, (-1, self.cells))
+
+
+class CellsLast:
+    """Logistic or linear regression on public records: weight (jobs, I, O, cells).
+
+    A step of all cells is two products of matrices and takes well under a microsecond for each.
+    Sums are plain single precision, without the error bounds that private records need.
+    """
+
+    def __init__(self, bench: Workbench, cells: int) -> None:
+        self.cells = cells
+        self._loss = bench.loss
+        self._shapes = {name: value.shape for name, value in bench.parameters.items()}
+        self._weight = next(name for name, shape in self._shapes.items() if len(shape) == 2)
+        self._bias = next((name for name, shape in self._shapes.items() if len(shape) == 1), None)
+
+    def expand(self, states: Sequence[Tensors]) -> Tensors:
+        stacked = {name: torch.stack([state[name] for state in states]) for name in states[0]}
+        return {
+            name: _shape(value).expand(*[-1] * value.ndim, self.cells).contiguous()
+            for name, value in stacked.items()
+        }
+
+    def _outputs(self, weights: Tensors, inputs: Tensor) -> Tensor:
+        """(jobs, examples, outputs, cells) of inputs (jobs, examples, I)."""
+        weight = weights[self._weight]
+        outputs = torch.bmm(inputs, weight.flatten(2)).unflatten(2, weight.shape[2:])
+        return outputs if self._bias is None else outputs.add_(weights[self._bias].unsqueeze(1))
+
+    def sums(
+        self,
+        weights: Tensors,
+        inputs: Tensor,
+        targets: Tensor,
+        *,
+        bounds: Tensor,
+        present: Tensor | None,
+    ) -> Tensors:
+        flat = inputs.flatten(2)
+        back = self._output_gradients(self._outputs(weights, flat), targets)
+        # The norm reads the records once; squares of all of them would be written, too.
+        lengths = torch.linalg.vector_norm(flat, dim=2).square() + (self._bias is not None)
+        squares = back.square().sum(2).mul_(lengths.unsqueeze(2))
+        limits = shrink_bound(bounds, flat.shape[1]).to(squares).unsqueeze(1)
+        factors = clip_factors(squares.sqrt_(), limits)
+        if present is not None:
+            factors *= present.unsqueeze(2)
+        zero_nonfinite_(back.mul_(factors.unsqueeze(2)))
+        shape = weights[self._weight].shape[2:]
+        # Records on the right: their columns lie far apart in memory.
+        sums = {self._weight: torch.bmm(back.flatten(2).mT, flat).mT.unflatten(2, shape)}
+        if self._bias is not None:
+            sums[self._bias] = back.sum(1)
+        return sums
+
+    def _output_gradients(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        if not isinstance(self._loss, CrossEntropy):
+            return outputs - targets.unsqueeze(-1)
+        probabilities = torch.softmax(outputs, 2)
+        one_hot = nn.functional.one_hot(targets, outputs.shape[2]).to(probabilities)
+        return probabilities.sub_(one_hot.unsqueeze(-1))
+
+    def release(
+        self, sums: Tensors, noise: Tensor, *, scales: Tensor, steps: Tensor, divisors: Tensor
+    ) -> Tensors:
+        parts = noise.split([shape.numel() for shape in self._shapes.values()], 1)
+        released = {}
+        for (name, shape), part in zip(self._shapes.items(), parts, strict=True):
+            clean, drawn = sums[name], _shape(part.reshape(-1, *shape))
+            if self.cells > 1:
+                drawn = (drawn * self.spread(scales.float(), clean)).round_()
+            released[name] = add_on_grid(
+                clean,
+                drawn,
+                step=self.spread(steps.float(), clean),
+                divisor=self.spread(divisors.float(), clean),
+            )
+        return released
+
+    def spread(self, values: Tensor, like: Tensor) -> Tensor:
+        return values.view(len(values), *[1] * (like.ndim - 2), -1)
+
+    def finite(self, weights: Tensors) -> Tensor:
+        checks = [torch.isfinite(value).flatten(1, -2).all(1) for value in weights.values()]
+        return torch.stack(checks).all(0)
+
+    def outputs(self, weights: Tensors, inputs: Tensor) -> Tensor:
+        jobs = len(weights[self._weight])
+        flat = inputs.flatten(1).expand(jobs, -1, -1)
+        return self._outputs(weights, flat).permute(0, 3, 1, 2)
+
+
+def _shape(values: Tensor) -> Tensor:
+    """One value (jobs, ...) for all cells of a :class:`CellsLast`."""
+    return (values.mT if values.ndim == 3 else values).unsqueeze(-1)

@@ -1,0 +1,37 @@
+"""One client after the other: the plain way, for any method and any model, and for debugging."""
+
+from collections.abc import Mapping
+
+from pacdp.errors import BudgetExceededError
+from pacdp.federation.client import Client
+from pacdp.federation.local_model import Workbench
+from pacdp.federation.messages import Answers, Broadcast, Refusal, Reply
+
+
+class SerialEngine:
+    """Computes one client at a time, each with all of torch's threads.
+
+    Errors name the client, the round and the step.
+    """
+
+    name = "one-by-one"
+
+    def __init__(self, bench: Workbench) -> None:
+        self._bench = bench
+
+    def answer(self, clients: Mapping[int, Client], broadcast: Broadcast) -> Answers:
+        """Each client's answer."""
+        return {
+            number: answer_or_refuse(number, client, broadcast, self._bench)
+            for number, client in clients.items()
+        }
+
+
+def answer_or_refuse(
+    number: int, client: Client, broadcast: Broadcast, bench: Workbench
+) -> Reply | Refusal:
+    """The client's reply, or its refusal where its plan or budget is used up."""
+    try:
+        return client.answer(broadcast, workbench=bench)
+    except BudgetExceededError as error:
+        return Refusal(number, str(error))

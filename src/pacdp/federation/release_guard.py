@@ -1,0 +1,59 @@
+"""The guard that every engine passes: a release leaves only if exactly this one was paid for."""
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pacdp.errors import BudgetExceededError
+from pacdp.federation.plan import Plan
+from pacdp.privacy import Adjacency, Release
+
+# The units that a release depends on: their positions, or all of them.
+Units = NDArray[np.int64] | slice
+ALL_UNITS = slice(None)
+
+
+class ReleaseGuard:
+    """Compares the releases of one participation with those that its client has paid for."""
+
+    def __init__(self, plan: Plan, client: int, *, scale: float) -> None:
+        self._client = plan.clients[client]
+        self._paid = plan.participation(client, scale=scale)
+        self._times = np.zeros((len(self._paid), self._client.units), np.int64)
+
+    def paid(self, index: int) -> Release:
+        """The release of this index in the method's list of charges; refused if there is none."""
+        if index >= len(self._paid):
+            raise BudgetExceededError(f"client {self._client.name}: has no budget to release from")
+        return self._paid[index]
+
+    def authorize(
+        self,
+        index: int,
+        *,
+        adjacency: Adjacency,
+        unit: str,
+        sensitivity: float,
+        sampling_rate: float,
+        units: Iterable[Units],
+        divisor: float,
+    ) -> None:
+        """Allow a release of these units, once for each entry of ``units``, or refuse it.
+
+        Adjacency, unit, sensitivity (S/C) and sampling rate must be as paid for, and no unit may
+        be released more often than that. The divisor must be public: the plan's, or 1.
+        """
+        paid, name = self.paid(index), self._client.name
+        same = (adjacency, unit, sensitivity, sampling_rate) == (
+            *(paid.adjacency, paid.unit, paid.sensitivity, paid.sampling_rate),
+        )
+        for chosen in units if same else ():
+            self._times[index, chosen] += 1
+        if not same or self._times[index].max() > paid.count:
+            raise BudgetExceededError(
+                f"client {name}: this release was not paid for; paid are {paid.count} of each "
+                f"{paid.unit}"
+            )
+        if divisor not in (self._client.divisor, 1.0):
+            raise BudgetExceededError(f"client {name}: the divisor must be the plan's, or 1")

@@ -1,0 +1,48 @@
+"""Clients in this process, computed by an engine."""
+
+from collections.abc import Sequence
+
+from pacdp.data import Records
+from pacdp.federation.client import Client, simulated_noise
+from pacdp.federation.engines.base import Engine
+from pacdp.federation.local_model import Workbench
+from pacdp.federation.messages import Answers, Broadcast
+from pacdp.privacy import Book
+
+
+class InProcessTransport:
+    """Makes the clients of each round and has an engine compute their answers.
+
+    Clients whose ledger is kept in memory use noise from the plan's seed; those with a durable
+    ledger use the operating system's.
+    """
+
+    def __init__(
+        self,
+        bench: Workbench,
+        records: Sequence[Records],
+        ledgers: Sequence[Book | None],
+        *,
+        engine: Engine,
+    ) -> None:
+        self._bench, self._records, self._ledgers = bench, records, ledgers
+        self._engine = engine
+        self._checked: set[int] = set()
+
+    def ask(self, broadcast: Broadcast, client_ids: Sequence[int]) -> Answers:
+        """The answers of these clients, in their order."""
+        return self._engine.answer({who: self._client(who) for who in client_ids}, broadcast)
+
+    def _client(self, number: int) -> Client:
+        # Made for one round: clients that nobody asks take no memory.
+        plan, ledger = self._bench.plan, self._ledgers[number]
+        durable = ledger is not None and ledger.durable
+        client = Client(
+            *(number, plan, self._records[number]),
+            book=ledger,
+            noise=None if durable else simulated_noise(plan.seed, number),
+            workbench=self._bench,
+            checked=number in self._checked,
+        )
+        self._checked.add(number)
+        return client

@@ -1,0 +1,297 @@
+"""All budgets, bounds, seeds and clients of a grid in one training of the stacked engine.
+
+A cell is a pair of budget and bound. The numbers are those of :func:`pacdp.federation.simulate` on
+each cell alone, to rounding. The records are public, and the ledgers are kept in memory.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pacdp.clipping import CrossEntropy, SquaredError
+from pacdp.data import Dataset, Partition
+from pacdp.federation import Plan, Workbench
+from pacdp.federation.batches import Padded
+from pacdp.federation.client import Client, simulated_noise
+from pacdp.federation.engines.layouts import CellsFirst, CellsLast, Layout
+from pacdp.federation.engines.stacked import (
+    Job,
+    StackedEngine,
+    explain_no_stack,
+    is_worth_stacking,
+)
+from pacdp.federation.local_model import Tensors
+from pacdp.federation.messages import Answers, Broadcast, Reply
+from pacdp.federation.rounds import run_rounds
+from pacdp.federation.server import RoundOutcome, Server
+from pacdp.federation.weights import client_weights
+from pacdp.offline.proxy_task import Setting
+from pacdp.validation import FloatArray
+
+# Records of at most this many numbers are kept from one round to the next: a gibibyte.
+LARGEST_CACHE = 2**28
+
+# The bounds of a client's cells in a round, given the place of its seed.
+BoundsOf = Callable[[int, int, int], FloatArray]
+
+
+def can_stack_plan(plan: Plan) -> bool:
+    """Whether the seeds and cells of a plan can be trained together: linear layers, common loop."""
+    bench = Workbench(plan)
+    return not explain_no_stack(bench) and is_worth_stacking(bench)
+
+
+def score_pairs(
+    setting: Setting, pairs: Sequence[tuple[float, float]], seeds: Sequence[int]
+) -> list[list[float]]:
+    """The scores of (ε, C) pairs under each of the seeds."""
+    budgets = list(dict.fromkeys(epsilon for epsilon, _ in pairs))
+    bounds = np.array([bound for _, bound in pairs])
+
+    def bounds_of(seed: int, client: int, round: int) -> FloatArray:  # noqa: A002
+        return bounds * setting.schedule.factor(round, rounds=setting.training.rounds)
+
+    simulation = GridSimulation(
+        # Bounds come from the pairs; what differs between budgets is the noise.
+        [[setting.plan(epsilon, 1.0, seed) for epsilon in budgets] for seed in seeds],
+        [setting.records(seed) for seed in seeds],
+        budget_of=[budgets.index(epsilon) for epsilon, _ in pairs],
+        bounds_of=bounds_of,
+        initial=setting.initial,
+    )
+    return simulation.scores(setting.proxy.data)
+
+
+def score_plans(
+    plans: Sequence[Plan],
+    records: Sequence[tuple[Dataset, Partition]],
+    *,
+    initial: Mapping[str, Tensor] | None = None,
+) -> list[float]:
+    """The scores of plans that differ in their seeds, each on its own partition of one data set."""
+    bounds = [planned_bounds(plan) for plan in plans]
+    simulation = GridSimulation(
+        [[plan] for plan in plans],
+        records,
+        budget_of=[0],
+        bounds_of=lambda seed, client, number: np.array([bounds[seed][client][number]]),
+        initial=initial,
+    )
+    return [score for (score,) in simulation.scores(records[0][0])]
+
+
+def planned_bounds(plan: Plan) -> list[list[float]]:
+    """C_i^t of each client in each round."""
+    bound, rounds = plan.made_method.bound, plan.rounds
+    levels = {
+        epsilon: [bound(epsilon, round=number, rounds=rounds) for number in range(rounds)]
+        for epsilon in {client.epsilon for client in plan.clients}
+    }
+    return [levels[client.epsilon] for client in plan.clients]
+
+
+class GridSimulation:
+    """A training of all cells under all seeds. It is a server and a transport of its own.
+
+    ``plans`` are given by seed and budget, ``budget_of`` names the budget of each cell. A client
+    has a number in the whole simulation: its place in the plan after all clients of earlier seeds.
+    """
+
+    def __init__(
+        self,
+        plans: Sequence[Sequence[Plan]],
+        records: Sequence[tuple[Dataset, Partition]],
+        *,
+        budget_of: Sequence[int],
+        bounds_of: BoundsOf,
+        initial: Mapping[str, Tensor] | None,
+    ) -> None:
+        benches = [Workbench(by_budget[0]) for by_budget in plans]
+        self._layout = _layout_for(benches[0], len(budget_of))
+        self._clients_per_seed = len(plans[0][0].clients)
+        self._servers = [
+            _CellServer(
+                *(by_budget, bench.state() if initial is None else dict(initial)),
+                layout=self._layout,
+                budget_of=budget_of,
+            )
+            for by_budget, bench in zip(plans, benches, strict=True)
+        ]
+        self._clients = [
+            # The proxy's records need not be checked against the model again and again.
+            Client(
+                *(number, by_budget[0], own),
+                noise=simulated_noise(by_budget[0].seed, number),
+                workbench=bench,
+                checked=True,
+            )
+            for by_budget, bench, (data, split) in zip(plans, benches, records, strict=True)
+            for number, own in enumerate(split.of(data))
+        ]
+        self._engine = _GridEngine(
+            benches[0], self._layout, plans=plans, budget_of=budget_of, bounds_of=bounds_of
+        )
+
+    def scores(self, data: Dataset) -> list[list[float]]:
+        """Train, and score each cell of each seed on the test records."""
+        task, outputs = data.task, self._layout.outputs(self.train(), data.test.inputs())
+        return [
+            [task.score(task.quick_metrics(cell, data.test.labels)) for cell in seed]
+            for seed in task.predict(outputs)
+        ]
+
+    def train(self) -> Tensors:
+        """Run all rounds, and return the final models: (seeds, ...) in the engine's layout."""
+        run_rounds(self, self)
+        return _stack([server.model for server in self._servers])
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds are planned."""
+        return self._servers[0].rounds
+
+    def participants(self, round: int) -> list[int]:  # noqa: A002
+        """The clients of all seeds that are asked in a round."""
+        return [
+            place * self._clients_per_seed + client
+            for place, server in enumerate(self._servers)
+            for client in server.participants(round)
+        ]
+
+    def broadcast(self, round: int) -> Broadcast:  # noqa: A002
+        """The models of all seeds."""
+        sent = [server.broadcast(round) for server in self._servers]
+        return Broadcast(round, _stack([one.model for one in sent]), sent[0].public)
+
+    def ask(self, broadcast: Broadcast, client_ids: Sequence[int]) -> Answers:
+        """The answers of the stacked engine."""
+        return self._engine.answer({who: self._clients[who] for who in client_ids}, broadcast)
+
+    def complete_round(
+        self,
+        round: int,  # noqa: A002
+        asked: Sequence[int],
+        answers: Answers,
+    ) -> RoundOutcome:
+        """Let each seed's server combine the replies of its own clients."""
+        replies = [answer for _, answer in sorted(answers.items()) if isinstance(answer, Reply)]
+        for place, server in enumerate(self._servers):
+            first = place * self._clients_per_seed
+            own = range(first, first + self._clients_per_seed)
+            server.combine(
+                [replace(r, client=r.client - first) for r in replies if r.client in own]
+            )
+            server.finish_round(round)
+        answered = tuple(reply.client for reply in replies)
+        refused = tuple(who for who in asked if who not in answered)
+        return RoundOutcome(
+            round=round, asked=tuple(asked), answered=answered, refused=refused, failed=()
+        )
+
+
+class _CellServer(Server):
+    """The servers of all cells under one seed: models with the dimension of cells."""
+
+    def __init__(
+        self, plans: Sequence[Plan], initial: Tensors, *, layout: Layout, budget_of: Sequence[int]
+    ) -> None:
+        expanded = {name: value[0] for name, value in layout.expand([initial]).items()}
+        super().__init__(plans[0], expanded, noise=simulated_noise(plans[0].seed, -1))
+        self._plans, self._layout, self._budget_of = plans, layout, list(budget_of)
+
+    def _usable(self, replies: Sequence[Reply]) -> list[Reply]:
+        # What is not finite is left out of its own cell only.
+        return list(replies)
+
+    def _mean_update(self, replies: Sequence[Reply]) -> Tensors:
+        by_budget = [
+            client_weights(
+                plan,
+                [reply.client for reply in replies],
+                round=replies[0].round,
+                scales=[reply.noise_scale for reply in replies],
+            )
+            for plan in self._plans
+        ]
+        weights = torch.tensor(np.stack(by_budget, 1)).float()[:, self._budget_of]
+        updates = _stack([reply.update for reply in replies])
+        weights *= self._layout.finite(updates)
+        weights /= weights.sum(0).clamp(min=1e-30)
+        mean = {}
+        for name, value in updates.items():
+            share = self._layout.spread(weights, value)
+            mean[name] = (torch.where(share > 0, value, 0) * share).sum(0)
+        return mean
+
+
+class _GridEngine(StackedEngine):
+    """The stacked engine with a dimension of cells, each with its own bound and noise."""
+
+    def __init__(
+        self,
+        bench: Workbench,
+        layout: Layout,
+        *,
+        plans: Sequence[Sequence[Plan]],
+        budget_of: Sequence[int],
+        bounds_of: BoundsOf,
+    ) -> None:
+        super().__init__(bench, layout)
+        self._bounds_of = bounds_of
+        self._clients_per_seed = len(plans[0][0].clients)
+        self._multipliers = [
+            np.array([p.clients[client].charges[0].noise_multiplier for p in by_budget])[budget_of]
+            for by_budget in plans
+            for client in range(self._clients_per_seed)
+        ]
+        self._cached: dict[tuple[int, ...], Padded] = {}
+        self._room = LARGEST_CACHE
+
+    def _load(self, broadcast: Broadcast) -> None:
+        # The models come from our own servers.
+        pass
+
+    def _initial_weights(self, jobs: Sequence[Job], broadcast: Broadcast) -> Tensors:
+        seeds = torch.tensor([job.id // self._clients_per_seed for job in jobs])
+        return {name: value[seeds] for name, value in broadcast.model.items()}
+
+    def _bounds(self, job: Job, round: int) -> FloatArray:  # noqa: A002
+        return self._bounds_of(*divmod(job.id, self._clients_per_seed), round)
+
+    def _noise_multipliers(self, job: Job) -> FloatArray:
+        return self._multipliers[job.id]
+
+    def _padded(self, jobs: Sequence[Job]) -> Padded:
+        """The records of jobs; kept, if all fit, because most plans ask the same ones again."""
+        key = tuple(job.id for job in jobs)
+        if key in self._cached:
+            return self._cached[key]
+        padded = super()._padded(jobs)
+        self._room -= padded.inputs.numel()
+        if self._room > 0:
+            self._cached[key] = padded
+        return padded
+
+    def _size(self, job: Job) -> int:
+        # Here it is the outputs of all cells that fill the memory.
+        outputs = next(iter(self._bench.parameters.values())).shape[0]
+        return math.ceil(job.task.divisor) * self._layout.cells * outputs // 4
+
+    def _as_update(self, update: Tensors) -> Tensors:
+        return update
+
+
+def _layout_for(bench: Workbench, cells: int) -> Layout:
+    """The layout that suits the model and its loss."""
+    layers = [layer for layer in bench.model.modules() if list(layer.parameters(recurse=False))]
+    single = len(layers) == 1 and type(layers[0]) is nn.Linear
+    known = isinstance(bench.loss, CrossEntropy | SquaredError)
+    return CellsLast(bench, cells) if single and known else CellsFirst(bench, cells)
+
+
+def _stack(states: Sequence[Tensors]) -> Tensors:
+    return {name: torch.stack([state[name] for state in states]) for name in states[0]}
