@@ -87,7 +87,7 @@ def missing_curve(
     names = [(experiment.method if text is None else text).split(":")[0] for text in methods]
     if not any(experiment.lacking(name) for name in names):
         return None
-    from pacdp.cli.curve import fitted
+    from pacdp.cli.curve import fit_with_progress
     from pacdp.curve import Curve
     from pacdp.experiments.offline import setting_for
 
@@ -96,7 +96,7 @@ def missing_curve(
     with waiting() as making:
         setting = setting_for(experiment, seed=seed, observe=making)
     typer.echo(f"no curve is given: fitting one on {setting.proxy.data.name}", err=True)
-    return fitted(experiment, setting)
+    return fit_with_progress(experiment, setting)
 
 
 def seed_of(seed: int) -> int:

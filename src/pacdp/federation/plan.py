@@ -300,7 +300,7 @@ class Plan(Recipe):
         """
         content = _content(path)
         if isinstance(content, dict):
-            content["arithmetic"] = ARITHMETIC
+            content = _rename_keys(content) | {"arithmetic": ARITHMETIC}
         return cls._validated(path, content)
 
     @classmethod
@@ -309,6 +309,14 @@ class Plan(Recipe):
             return cls.model_validate_json(json.dumps(content))
         except ValidationError as error:
             raise DataError(f"{path}: is no plan ({explain(error, cls)})") from error
+
+
+def _rename_keys(content: Any) -> Any:
+    """Give the settings of version 0.1.0 their present names."""
+    if not isinstance(content, dict):
+        return content
+    names = {"least": "min_factor", "stable": "hold_fraction", "any_plan": "allow_plan_mismatch"}
+    return {names.get(key, key): _rename_keys(value) for key, value in content.items()}
 
 
 def _content(path: Path) -> Any:

@@ -123,16 +123,19 @@ def best_fixed(curve: Curve, budgets: Mapping[float, float]) -> float:
     The scores of the curve's own grid (λ(t) included), between its budgets by ln ε, weighed by who
     holds what.
 
-    >>> evidence = {"scores": [[[0.9, 0.5], [0.5, 0.6]]], "budgets": [0.1, 1], "bounds": [0.1, 1]}
+    >>> from pacdp.curve import CurveEvidence
+    >>> evidence = CurveEvidence.model_construct(
+    ...     scores=[[[0.9, 0.5], [0.5, 0.6]]], budgets=[0.1, 1], bounds=[0.1, 1]
+    ... )
     >>> curve = Curve(family="power", coefficients=(1.0, 0.0), evidence=evidence)
     >>> best_fixed(curve, {0.1: 0.5, 1.0: 0.5}), best_fixed(curve, {1.0: 1.0})
     (0.1, 1.0)
     """
-    evidence = curve.evidence
-    scores = np.mean(evidence["scores"], axis=0)
-    known = np.log(evidence["budgets"])
+    evidence = curve.require_evidence()
+    scores = np.mean(evidence.scores, axis=0)
+    known = np.log(evidence.budgets)
     expected = sum(
         share * np.array([np.interp(np.log(epsilon), known, column) for column in scores.T])
         for epsilon, share in budgets.items()
     )
-    return float(evidence["bounds"][int(np.argmax(expected))])
+    return float(evidence.bounds[int(np.argmax(expected))])

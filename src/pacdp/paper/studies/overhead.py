@@ -75,7 +75,7 @@ def measure(
     started = time.perf_counter()
     curve = fit_curve(setting, experiment.offline)
     offline = time.perf_counter() - started
-    evidence = curve.evidence
+    evidence = curve.require_evidence()
     observe()
     methods = {
         "pac-dp": experiment.made_method("pac-dp", {"curve": curve}),
@@ -90,7 +90,7 @@ def measure(
             observe()
     ratios = [a / b for a, b in zip(seconds["pac-dp"][1:], seconds["fixed"][1:], strict=True)]
     return {
-        "trainings": len(evidence["budgets"]) * len(evidence["bounds"]) * len(evidence["seeds"]),
+        "trainings": len(evidence.budgets) * len(evidence.bounds) * len(evidence.seeds),
         "offline_seconds": offline,
         "pac_dp_seconds_a_round": statistics.median(seconds["pac-dp"][1:]),
         "fixed_seconds_a_round": statistics.median(seconds["fixed"][1:]),

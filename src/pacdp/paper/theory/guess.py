@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pacdp.curve import choose
+from pacdp.curve import select_thresholds
 from pacdp.data import proxy_for
 from pacdp.federation import Optimiser, Recipe, Training
 from pacdp.offline import Grid, Setting
@@ -81,7 +81,7 @@ def guesses(
     for learning_rate in rates:
         setting = heart_like(learning_rate, rounds=rounds)
         matrix = run_grid(setting, Grid(tuple(budgets), tuple(bounds), tuple(range(seeds))))
-        choices = [choose(matrix.scores[:, row], bounds) for row in range(len(budgets))]
+        choices = select_thresholds(matrix.scores, bounds)
         made.append(
             Guess(
                 learning_rate=learning_rate,
