@@ -17,7 +17,7 @@ from pacdp.experiments.execute import execute
 from pacdp.experiments.offline import setting_for
 from pacdp.federation import Checkpoint, Plan
 from pacdp.federation.checkpoint import Progress
-from pacdp.methods import method
+from pacdp.methods import build_method
 from pacdp.offline.grid import Cell, Kept
 from pacdp.paper.studies.artifact_store import Shelf
 from pacdp.tuning import Tuned
@@ -124,12 +124,12 @@ def test_folders_of_studies_from_other_versions_are_refused(tmp_path):
 
 
 def test_curves_written_by_hand_need_no_version(tmp_path):
-    assert method("pac-dp", {"curve": POWER}).curve(1.0) == 0.5
+    assert build_method("pac-dp", {"curve": POWER}).curve(1.0) == 0.5
     # Nor does the file of one: nothing about it depends on how a release is computed.
     path = tmp_path / "curve.json"
     Curve(**POWER).save(path)
     assert "arithmetic" not in json.loads(path.read_text())
-    assert method("pac-dp", {"curve": path}).curve(1.0) == 0.5
+    assert build_method("pac-dp", {"curve": path}).curve(1.0) == 0.5
 
 
 def test_the_checksum_of_a_curve_covers_the_version(tmp_path, monkeypatch):

@@ -19,7 +19,7 @@ from pacdp.federation import (
     make_plan,
     simulate,
 )
-from pacdp.methods import method
+from pacdp.methods import build_method
 from pacdp.tasks import Classification
 
 
@@ -59,7 +59,7 @@ def main() -> None:
         ),
         privacy=Privacy(epsilon=5.0),
     )
-    chosen = method("fixed", {"clipping_bound": BOUND})
+    chosen = build_method("fixed", {"clipping_bound": BOUND})
     plan = make_plan(recipe, chosen, Population.of(data, split), seed=0)
     result = simulate(plan, data, split, evaluate_every=work.rounds)
     seconds = time.perf_counter() - started

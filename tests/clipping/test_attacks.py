@@ -36,7 +36,7 @@ from pacdp.federation import (
     Workbench,
 )
 from pacdp.federation.engines.base import SerialEngine, StackedEngine, ThreadedEngine
-from pacdp.methods import Answer, method
+from pacdp.methods import Answer, build_method
 from pacdp.models import build
 from pacdp.privacy import SQLiteLedger
 from pacdp.tasks import Classification
@@ -496,7 +496,7 @@ def federation_plan(**changes):
         "sizes": HOSPITALS.named_sizes,
         "shape": HEART.shape,
         "task": Classification(2),
-        "method": method("fixed"),
+        "method": build_method("fixed"),
         "training": Training(rounds=2, local_epochs=1, batch=64),
         "privacy": Privacy(epsilon=1.0),
     }
@@ -572,7 +572,7 @@ def test_a_hostile_broadcast_learns_no_more_than_was_paid_for(tmp_path):
         sizes={"clinic": size},
         shape=(13,),
         task=Classification(2),
-        method=method("fixed"),
+        method=build_method("fixed"),
         training=Training(rounds=1, local_steps=1, optimiser=Optimiser(lr=1.0)),
         privacy=Privacy(epsilon=0.5),
     )
@@ -950,7 +950,7 @@ def test_unknown_classes_and_tokens_are_refused_before_a_client_takes_part():
         shape=(12,),
         task=Classification(2),
         model=Model(name="sequence"),
-        method=method("fixed"),
+        method=build_method("fixed"),
         training=Training(rounds=1, local_steps=1),
         privacy=Privacy(epsilon=1.0),
     )

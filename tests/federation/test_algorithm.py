@@ -18,7 +18,7 @@ from pacdp.federation import (
     Workbench,
     simulate,
 )
-from pacdp.methods import method
+from pacdp.methods import build_method
 from pacdp.privacy import account
 from pacdp.tasks import Classification
 from tests.plans import plan_of
@@ -94,7 +94,7 @@ def test_algorithm_1_to_a_few_grid_steps(adjacency):
         sizes=hospitals.named_sizes,
         shape=data.shape,
         task=Classification(2),
-        method=method("pac-dp", {"curve": CURVE}),
+        method=build_method("pac-dp", {"curve": CURVE}),
         training=Training(
             rounds=ROUNDS,
             clients_per_round=2,
@@ -141,7 +141,7 @@ def test_the_same_seed_gives_the_same_model_and_another_another():
             sizes=split.named_sizes,
             shape=data.shape,
             task=Classification(10),
-            method=method("fixed"),
+            method=build_method("fixed"),
             training=Training(rounds=2, local_epochs=1, batch=32),
             privacy=Privacy(epsilon=8.0),
             seed=seed,

@@ -22,7 +22,7 @@ from pacdp.federation import (
 )
 from pacdp.federation.client_sampling import participants, participation_cap, participations_ahead
 from pacdp.federation.weights import client_weights
-from pacdp.methods import method
+from pacdp.methods import build_method
 from pacdp.privacy import Adjacency, Guarantee, SQLiteLedger, mu_for
 from pacdp.tasks import Classification
 from tests.plans import plan_of
@@ -37,7 +37,7 @@ def plan(policy="even", *, growth=None, rounds=6, epsilon=1.0, name="fixed", **t
         sizes=HOSPITALS.named_sizes,
         shape=DATA.shape,
         task=Classification(2),
-        method=method(name),
+        method=build_method(name),
         training=Training(rounds=rounds, **{"local_steps": 2} | training),
         privacy=Privacy(epsilon=epsilon, spending=Spending(policy=policy, growth=growth)),
     )
@@ -112,7 +112,7 @@ def test_no_policy_exceeds_a_budget(
         sizes=HOSPITALS.named_sizes,
         shape=DATA.shape,
         task=Classification(2),
-        method=method(name),
+        method=build_method(name),
         training=Training(
             rounds=rounds,
             local_epochs=2,
@@ -202,7 +202,7 @@ def test_weights_by_noise_know_that_it_moves():
         sizes={"a": 100, "b": 100},
         shape=(13,),
         task=Classification(2),
-        method=method("fixed"),
+        method=build_method("fixed"),
         training=Training(rounds=4, local_steps=1),
         server=Aggregation(weights="inverse-noise"),
     )
@@ -237,7 +237,7 @@ def test_only_even_spending_is_covered_for_sampled_releases():
             sizes={"a": 100, "b": 100},
             shape=(13,),
             task=Classification(2),
-            method=method("rpdp-fl"),
+            method=build_method("rpdp-fl"),
             training=Training(rounds=2, local_steps=1),
             privacy=Privacy(epsilon=(1.0, 2.0), spending=Spending(policy="late")),
         )
@@ -253,7 +253,7 @@ def test_only_a_budget_for_the_whole_training_can_move(changes):
             sizes={"a": 100},
             shape=(13,),
             task=Classification(2),
-            method=method(changes.get("name", "fixed")),
+            method=build_method(changes.get("name", "fixed")),
             training=Training(rounds=2, local_steps=1),
             privacy=privacy,
         )

@@ -23,7 +23,7 @@ from pacdp.federation import (
     simulate,
 )
 from pacdp.federation.engines.base import choose_engine
-from pacdp.methods import METHODS, method
+from pacdp.methods import METHODS, build_method
 from pacdp.methods.fixed import Fixed
 from pacdp.tasks import Regression
 from tests.plans import plan_of
@@ -55,7 +55,7 @@ def plan(parts, data, **changes):
         "sizes": parts.named_sizes,
         "shape": data.shape,
         "task": data.task,
-        "method": method("fixed"),
+        "method": build_method("fixed"),
         "training": Training(rounds=3, local_epochs=2, batch=64),
         "privacy": Privacy(epsilon=1.0),
     }
@@ -94,7 +94,7 @@ def test_together_or_one_by_one(
     made = plan(
         parts,
         HEART,
-        method=method(name, CURVE if name == "pac-dp" else {}),
+        method=build_method(name, CURVE if name == "pac-dp" else {}),
         training=Training(
             rounds=3,
             clients_per_round=max(1, int(share * clients)),
@@ -131,7 +131,7 @@ def test_images_of_clients_that_differ(engine, model):
 
 @pytest.mark.parametrize("name", ["aqc", "nbafl", "fedavg", "rpdp-fl"])
 def test_on_threads_any_method(name):
-    made = plan(HOSPITALS, HEART, method=method(name))
+    made = plan(HOSPITALS, HEART, method=build_method(name))
     same(
         simulate(made, HEART, HOSPITALS, engine="one-by-one"),
         simulate(made, HEART, HOSPITALS, engine="threads"),
@@ -226,7 +226,7 @@ def test_a_mistake_in_a_stack_says_how_to_find_it(monkeypatch):
     ("changes", "chosen"),
     [
         ({}, "stacked"),
-        ({"method": method("aqc")}, "one-by-one"),
+        ({"method": build_method("aqc")}, "one-by-one"),
         ({"model": Model(name="mlp")}, "stacked"),
     ],
 )
@@ -247,7 +247,7 @@ def test_convolutions_use_the_cores(monkeypatch, cores, chosen):
 @pytest.mark.parametrize(
     ("engine", "changes", "message"),
     [
-        ("stacked", {"method": method("aqc")}, "engine = stacked: aqc trains in its own way"),
+        ("stacked", {"method": build_method("aqc")}, "engine = stacked: aqc trains in its own way"),
         ("stacked", {"make": Net}, "engine = stacked: the model cannot be stacked"),
         ("threads", {"make": Net}, "engine = threads: the model may draw random numbers"),
         ("stakced", {}, "engine = 'stakced'.*stacked"),

@@ -12,7 +12,7 @@ from pacdp.federation.configuration import HotStart, Model
 from pacdp.federation.evaluation import accuracy_by_client, evaluate
 from pacdp.federation.hot_start import hot_start
 from pacdp.federation.local_model import Workbench
-from pacdp.methods import method
+from pacdp.methods import build_method
 from pacdp.tasks import Classification
 from tests.plans import plan_of
 
@@ -39,7 +39,7 @@ def test_hot_start_says_how_good_it_is_before_any_private_record():
         sizes=hospitals.named_sizes,
         shape=data.shape,
         task=Classification(2),
-        method=method("fixed"),
+        method=build_method("fixed"),
         training=Training(rounds=1, local_steps=1),
         privacy=Privacy(epsilon=1.0),
         model=Model(name="mlp"),
@@ -64,7 +64,7 @@ def test_test_records_move_nothing_but_the_scores():
         sizes=hospitals.named_sizes,
         shape=data.shape,
         task=Classification(2),
-        method=method("fixed"),
+        method=build_method("fixed"),
         training=Training(rounds=6, local_steps=1),
         privacy=Privacy(epsilon=0.05),
     )

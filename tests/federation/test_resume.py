@@ -20,7 +20,7 @@ from pacdp.federation import (
     Training,
     simulate,
 )
-from pacdp.methods import METHODS, method
+from pacdp.methods import METHODS, build_method
 from pacdp.privacy import Adjacency, Guarantee, MemoryLedger
 from pacdp.tasks import Classification
 from tests.plans import plan_of
@@ -36,7 +36,7 @@ def plan(name="cgm-median", rounds=6, **server):
         sizes=HOSPITALS.named_sizes,
         shape=DATA.shape,
         task=Classification(2),
-        method=method(name, CURVE if name == "pac-dp" else {}),
+        method=build_method(name, CURVE if name == "pac-dp" else {}),
         training=Training(
             rounds=rounds,
             local_steps=2,

@@ -23,7 +23,7 @@ from pacdp.federation import (
 )
 from pacdp.federation.client import simulated_noise
 from pacdp.federation.weights import client_weights
-from pacdp.methods import method
+from pacdp.methods import build_method
 from pacdp.tasks import Classification
 from tests.plans import plan_of
 
@@ -36,7 +36,7 @@ def plan(epsilon=(0.1, 1.0, 5.0), name="fixed", **server):
         sizes=SIZES,
         shape=(3,),
         task=Classification(2),
-        method=method(name),
+        method=build_method(name),
         training=Training(rounds=4, local_steps=1),
         privacy=Privacy(epsilon=epsilon),
         server=Aggregation(**server),
@@ -174,7 +174,7 @@ def test_a_run_goes_on_without_those_who_fail_or_refuse():
         sizes=hospitals.named_sizes,
         shape=data.shape,
         task=Classification(2),
-        method=method("fixed"),
+        method=build_method("fixed"),
         training=Training(
             rounds=12, local_steps=1, clients_per_round=2, sampling="uniform", cap=0.2
         ),
@@ -199,7 +199,7 @@ def test_reads_like_algorithm_1():
         sizes=hospitals.named_sizes,
         shape=data.shape,
         task=Classification(2),
-        method=method("fixed"),
+        method=build_method("fixed"),
         training=Training(rounds=3, local_steps=1),
     )
     clients = [

@@ -22,7 +22,7 @@ from pacdp.federation import (
     Workbench,
     simulate,
 )
-from pacdp.methods import METHODS, Answer, Method, method, register
+from pacdp.methods import METHODS, Answer, Method, build_method, register_method
 from pacdp.privacy import (
     Adjacency,
     Guarantee,
@@ -47,7 +47,9 @@ def plan(name, data=HEART, split=HOSPITALS, rounds=4, epsilon=1.0, given=None, *
         sizes=split.named_sizes,
         shape=data.shape,
         task=data.task,
-        method=method(name, given if given is not None else (CURVE if name == "pac-dp" else {})),
+        method=build_method(
+            name, given if given is not None else (CURVE if name == "pac-dp" else {})
+        ),
         training=Training(rounds=rounds, **training),
         privacy=Privacy(epsilon=epsilon),
     )
@@ -101,7 +103,7 @@ def test_no_rival_overspends(name, rounds, epsilon, adjacency, failures, seed):
         sizes=HOSPITALS.named_sizes,
         shape=HEART.shape,
         task=Classification(2),
-        method=method(name, CURVE if name == "pac-dp" else {}),
+        method=build_method(name, CURVE if name == "pac-dp" else {}),
         training=Training(rounds=rounds, local_steps=2, clients_per_round=3, sampling="uniform"),
         privacy=Privacy(epsilon=epsilon, adjacency=adjacency),
         seed=seed,
@@ -153,7 +155,7 @@ def test_nbafl_replace_one_costs_the_same():
             sizes=HOSPITALS.named_sizes,
             shape=HEART.shape,
             task=Classification(2),
-            method=method("nbafl"),
+            method=build_method("nbafl"),
             training=Training(rounds=4, local_steps=1),
             privacy=Privacy(epsilon=1.0, adjacency=adjacency),
         )
@@ -274,7 +276,7 @@ def test_rpdp_needs_a_total_budget():
             sizes={"a": 10},
             shape=(3,),
             task=Classification(2),
-            method=method("rpdp-fl"),
+            method=build_method("rpdp-fl"),
             training=Training(rounds=2, local_steps=1),
             privacy=Privacy(epsilon=1.0, scope="per-release"),
         )
@@ -287,7 +289,7 @@ def test_counts_and_gradients_share_the_budget(name, adjacency):
         sizes=HOSPITALS.named_sizes,
         shape=HEART.shape,
         task=Classification(2),
-        method=method(name, {"share": 0.1}),
+        method=build_method(name, {"share": 0.1}),
         training=Training(rounds=13, local_epochs=5, batch=64),
         privacy=Privacy(epsilon=1.0, adjacency=adjacency),
     )
@@ -311,7 +313,7 @@ def test_a_count_that_is_not_centred_would_overspend():
 
 
 def test_the_bound_moves_by_the_formula():
-    tracker = method("cgm-median")
+    tracker = build_method("cgm-median")
     # b̃ = 3/10 + ½ = 0.8, so C falls by exp(−0.2·0.3).
     assert tracker.moved(2.0, count=3.0, divisor=10.0) == pytest.approx(2 * math.exp(-0.06))
     assert tracker.moved(2.0, count=-99.0, divisor=10.0) == pytest.approx(2 * math.exp(0.1))
@@ -379,7 +381,7 @@ def test_reading_the_quantile_for_free_certifies_nothing():
 
 
 def test_a_method_of_ones_own():
-    @register
+    @register_method
     class Normalised(Method):
         """Every gradient has length C, however short it is."""
 

@@ -17,7 +17,7 @@ from pacdp.federation import (
     Spending,
     Training,
 )
-from pacdp.methods import method
+from pacdp.methods import build_method
 from pacdp.offline import Axis, Cell, Grid, Offline, fit_curve
 from pacdp.offline.grid import Kept, in_process, run_grid
 from pacdp.offline.grid_simulation import can_stack_plan, score_pairs
@@ -108,7 +108,7 @@ def test_the_proxy_has_clients_of_the_runs_own_sizes():
             sizes={"a": 900, "b": 50},
             shape=(13,),
             task=Classification(2),
-            method=method("fixed"),
+            method=build_method("fixed"),
             training=PLAIN,
             privacy=Privacy(epsilon=0.5),
         )
@@ -197,7 +197,7 @@ def plan_with(curve, **changes):
         "sizes": SIZES,
         "shape": (13,),
         "task": Classification(2),
-        "method": method("pac-dp", {"curve": curve}),
+        "method": build_method("pac-dp", {"curve": curve}),
         "training": PLAIN,
         "model": Model(name="logistic"),
         "privacy": Privacy(epsilon=0.5),
@@ -219,13 +219,15 @@ def test_a_curve_of_another_plan_is_refused_and_says_what_differs(curve, changes
     plan_with(curve)
     with pytest.raises(InputError, match=message):
         plan_with(curve, **changes)
-    anyway = method("pac-dp", {"curve": curve, "allow_plan_mismatch": True})
+    anyway = build_method("pac-dp", {"curve": curve, "allow_plan_mismatch": True})
     plan_with(curve, **changes, method=anyway)
 
 
 def test_another_schedule_is_another_plan(curve):
     with pytest.raises(InputError, match=r"schedule\.kind is none, but was cosine"):
-        plan_with(curve, method=method("pac-dp", {"curve": curve, "schedule": {"kind": "none"}}))
+        plan_with(
+            curve, method=build_method("pac-dp", {"curve": curve, "schedule": {"kind": "none"}})
+        )
 
 
 def test_bounds_are_widened_where_the_best_lies_at_their_edge():

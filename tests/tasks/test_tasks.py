@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from pacdp.offline.together import score_plans
 
 from pacdp.clipping import BinaryCrossEntropy
 from pacdp.data import Dataset, Records, load, partition
@@ -15,9 +16,8 @@ from pacdp.experiments.cost import cost
 from pacdp.federation import Model, Plan, Privacy, Training, simulate
 from pacdp.federation.hot_start import HotStart, hot_start
 from pacdp.federation.local_model import Workbench
-from pacdp.methods import method
+from pacdp.methods import build_method
 from pacdp.offline import Setting
-from pacdp.offline.together import score_plans
 from pacdp.tasks import Classification, Regression, Task, load_task, register_task, task_for_classes
 from pacdp.tasks.base import require_all, require_one_number
 from pacdp.tasks.registry import TASKS
@@ -96,7 +96,7 @@ def planned(task, **changes):
         "sizes": {"a": 40, "b": 30},
         "shape": (13,),
         "task": task,
-        "method": method("fixed"),
+        "method": build_method("fixed"),
         "training": TRAINING,
         "privacy": Privacy(epsilon=5.0),
     }

@@ -32,10 +32,10 @@ def cost(plan: Plan) -> Cost:
     """What the plan costs. A single step is timed, on random numbers.
 
     >>> from pacdp.federation import Population, Recipe, Training, make_plan
-    >>> from pacdp.methods import method
+    >>> from pacdp.methods import build_method
     >>> from pacdp.tasks import Classification
     >>> plan = make_plan(
-    ...     Recipe(training=Training(rounds=5, local_steps=2)), method("fixed"),
+    ...     Recipe(training=Training(rounds=5, local_steps=2)), build_method("fixed"),
     ...     Population(sizes={"a": 100}, shape=(13,), task=Classification(2)),
     ... )
     >>> cost(plan).steps, cost(plan).bytes_per_round

@@ -16,6 +16,7 @@ from pacdp.features.pipeline import quiet
 from pacdp.federation import Population, Recipe, Workbench, make_plan
 from pacdp.federation.hot_start import hot_start
 from pacdp.federation.local_model import Tensors
+from pacdp.methods import PacDp
 from pacdp.methods.fedavg import FedAvg
 from pacdp.offline import Setting
 from pacdp.schedule import Schedule
@@ -106,5 +107,5 @@ def _like(sizes: Mapping[str, int], share: float) -> dict[str, int]:
 
 
 def _schedule(experiment: Experiment) -> Schedule:
-    given = experiment.methods.get("pac-dp", {}).get("schedule", {})
+    given = experiment.methods.get(PacDp.name, {}).get("schedule", {})
     return Schedule.model_validate(given)

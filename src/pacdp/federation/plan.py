@@ -38,7 +38,7 @@ from pacdp.federation.client_sampling import (
 )
 from pacdp.federation.configuration import Privacy, Recipe, Training
 from pacdp.federation.population import Population
-from pacdp.methods import Charge, Method, Terms, method
+from pacdp.methods import Charge, Method, Terms, build_method, name_of
 from pacdp.privacy import Adjacency, Guarantee, Ledger, Release, Scope, account, total_mu
 from pacdp.tasks import Task, load_task
 
@@ -187,7 +187,7 @@ class Plan(Recipe):
     @cached_property
     def made_method(self) -> Method:
         """The method with its settings."""
-        return method(self.method, self.settings)
+        return build_method(self.method, self.settings)
 
     def participants(self, round: int) -> tuple[int, ...]:  # noqa: A002
         """The clients that are asked in a round."""
@@ -341,14 +341,14 @@ def make_plan(
     ``again`` is any word that tells a second run of the same plan from the first, where both draw
     on one ledger.
 
-    >>> from pacdp.methods import method
+    >>> from pacdp.methods import build_method
     >>> from pacdp.tasks import Classification
     >>> plan = make_plan(
     ...     Recipe(
     ...         training=Training(rounds=10, local_epochs=5, batch=16),
     ...         privacy=Privacy(epsilon=(0.5, 0.1)),
     ...     ),
-    ...     method("fixed"),
+    ...     build_method("fixed"),
     ...     Population(sizes={"north": 200, "south": 50}, shape=(13,), task=Classification(2)),
     ... )
     >>> [(c.batches, c.releases, round(c.noise_multiplier, 2)) for c in plan.clients]
@@ -404,7 +404,7 @@ def make_plan(
         task=population.task,
         provenance=provenance or {},
         tuning=tuning,
-        method=method.name,
+        method=name_of(method),
         settings=method.model_dump(mode="json"),
         seed=seed,
         unit=population.unit,

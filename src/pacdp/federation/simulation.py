@@ -93,13 +93,13 @@ def simulate(
 
     >>> from pacdp.data import load, partition
     >>> from pacdp.federation import Population, Privacy, Recipe, Training, make_plan
-    >>> from pacdp.methods import method
+    >>> from pacdp.methods import build_method
     >>> data = load("heart")
     >>> hospitals = partition(data, "natural")
     >>> recipe = Recipe(
     ...     training=Training(rounds=3, local_steps=1), privacy=Privacy(epsilon=1.0)
     ... )
-    >>> plan = make_plan(recipe, method("fixed"), Population.of(data, hospitals), seed=0)
+    >>> plan = make_plan(recipe, build_method("fixed"), Population.of(data, hospitals), seed=0)
     >>> result = simulate(plan, data, hospitals)
     >>> [round(client.epsilon_spent, 6) for client in result.clients()]
     [1.0, 1.0, 1.0, 1.0]

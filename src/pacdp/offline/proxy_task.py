@@ -15,7 +15,7 @@ from pacdp.curve import Curve
 from pacdp.data import Dataset, Partition, partition
 from pacdp.data.proxy import Proxy
 from pacdp.federation import Plan, Population, Recipe, Training, make_plan, simulate
-from pacdp.methods import method
+from pacdp.methods import PacDp
 from pacdp.schedule import Schedule
 
 # Partitions that say more than how many records each client has.
@@ -66,7 +66,7 @@ class Setting:
                 "hot_start": None,
             }
         )
-        chosen = method("pac-dp", {"curve": constant, "schedule": self.schedule})
+        chosen = PacDp(curve=constant, schedule=self.schedule)
         return make_plan(recipe, chosen, self.population(seed), seed)
 
     def population(self, seed: int) -> Population:

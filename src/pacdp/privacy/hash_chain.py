@@ -3,8 +3,8 @@
 It knows nothing of privacy. What it promises:
 
 - :meth:`HashChain.append` returns only after its entries are committed and synced to the disk.
-  SQLite runs with a rollback journal and ``synchronous=EXTRA``: in any lesser mode a power cut can bring
-  back the journal of a finished transaction, and with it an older state of the file.
+  SQLite runs with a rollback journal and ``synchronous=EXTRA``: in any lesser mode a power cut can
+  bring back the journal of a finished transaction, and with it an older state of the file.
 - What an appender decides on is what is in the file: it holds the write lock from before it reads
   until its entries are in. Two processes cannot both take the last of anything.
 - What was written is read back before it is committed. A trigger that drops, rewrites or adds

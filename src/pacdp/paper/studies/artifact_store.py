@@ -31,7 +31,7 @@ from pacdp.experiments.experiment import Data
 from pacdp.experiments.offline import setting_for
 from pacdp.experiments.prepare import dealt, read_records
 from pacdp.federation import Privacy
-from pacdp.methods import METHODS
+from pacdp.methods import find_method
 from pacdp.offline import Setting, fit_curve
 from pacdp.paper.studies.jobs import Job
 from pacdp.paper.studies.reading import per_release
@@ -103,7 +103,7 @@ class Shelf:
     ) -> Tuned:
         """What the search on public data chooses for an experiment and a method."""
         plain = experiment.model_copy(update={"profiles": {}})
-        if not METHODS[method].private:
+        if not find_method(method).private:
             # Nothing it does depends on budgets, and without noise all weights are sizes.
             server = plain.server.model_copy(update={"weights": "size"})
             plain = plain.model_copy(update={"privacy": Privacy(), "server": server})

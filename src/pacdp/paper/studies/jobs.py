@@ -12,7 +12,7 @@ from pacdp.curve import Curve
 from pacdp.experiments import Experiment
 from pacdp.experiments.experiment import merged
 from pacdp.federation.budgets import Levels
-from pacdp.methods import METHODS, Method
+from pacdp.methods import Method, find_method
 from pacdp.paper.studies.study import Reading, Study, experiment_of
 
 # What the authors themselves ran, where it is not the method under a budget per release.
@@ -97,7 +97,7 @@ def job(study: Study, cell: Cell, *, profile: str, fit: Fit) -> Job:
         classic = experiment.privacy.model_copy(update={"accountant": "basic"})
         experiment = experiment.model_copy(update={"privacy": classic})
     settings = dict(arm.settings)
-    if "curve" in METHODS[name].needs and study.fit:
+    if "curve" in find_method(name).needs and study.fit:
         settings["curve"] = fit(experiment)
     if settings.get("clipping_bound") == "proxy":
         settings["clipping_bound"] = best_fixed(fit(experiment), held(experiment.privacy.epsilon))
