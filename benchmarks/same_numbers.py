@@ -111,7 +111,13 @@ CURVE = {"family": "power", "coefficients": [0.5, 0.25], "domain": [0.01, 10.0]}
 # ------------------------------------------------------------------------------------------------
 
 METHOD_NAMES = tuple(METHODS)
-ENGINES = ("one-by-one", "stacked", "threads", "auto")
+# As they are called in files of numbers, and as they are called now.
+ENGINES = {
+    "one-by-one": "serial",
+    "stacked": "stacked",
+    "threads": "threaded",
+    "auto": "auto",
+}
 SEVERAL_CORES = ("threads", "auto")
 EXPERIMENTS = tuple(shipped())
 GRID_WAYS = ("as it chooses", "together", "one by one")
@@ -198,7 +204,7 @@ def train(case: Case, engine: str) -> dict[str, Tree] | None:
         "failure_rate": case.failure_rate,
         "evaluate_every": case.evaluate_every,
         "make": case.own_model,
-        "engine": engine,
+        "engine": ENGINES[engine],
     }
 
     def stop(row: RoundResult) -> None:

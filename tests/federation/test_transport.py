@@ -57,7 +57,7 @@ def test_a_transport_of_ones_own_runs_a_federation():
     plan, server, transport = federation()
     run_rounds(server, transport)
     assert transport.sent == [(number, (0, 1, 2, 3)) for number in range(3)]
-    expected = simulate(plan, DATA, HOSPITALS, engine="one-by-one").model
+    expected = simulate(plan, DATA, HOSPITALS, engine="serial").model
     for name, value in server.model.items():
         assert torch.equal(value, expected[name])
 
