@@ -193,7 +193,7 @@ def test_nothing_else_in_the_package_adds_noise():
     }
     drawn_for_releases = {f"clipping/{name}.py" for name in ("coins", "noise", "rounded_gaussian")}
     drawn_for_public_records = {
-        *("data/small.py", "data/strokes.py", "representation/synthetic.py"),
+        *("data/builtin.py", "data/strokes.py", "features/synthetic.py"),
         # Synthetic examples, on which models are tested.
         "clipping/gradient.py",
     }

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from scipy.stats import binom
 
-from pacdp.data import load, partition
+from pacdp.data import load_dataset, partition_records
 from pacdp.errors import DataError, InputError
 from pacdp.federation import Aggregation, Levels, Plan, Privacy, Training, make_plan, simulate
 from pacdp.federation.budgets import deal_budgets
@@ -17,8 +17,8 @@ from pacdp.federation.client_sampling import participants, participation_cap
 from pacdp.methods import method
 from pacdp.privacy import account, calibrate
 
-HEART = load("heart")
-HOSPITALS = partition(HEART, "natural")
+HEART = load_dataset("heart")
+HOSPITALS = partition_records(HEART, "natural")
 
 
 def plan(**changes):

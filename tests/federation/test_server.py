@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pacdp.clipping.numerics import grid_step
-from pacdp.data import load, partition
+from pacdp.data import load_dataset, partition_records
 from pacdp.errors import InputError
 from pacdp.federation import (
     Aggregation,
@@ -167,8 +167,8 @@ def test_a_broadcast_cannot_be_changed_from_outside():
 
 
 def test_a_run_goes_on_without_those_who_fail_or_refuse():
-    data = load("heart")
-    hospitals = partition(data, "natural")
+    data = load_dataset("heart")
+    hospitals = partition_records(data, "natural")
     made = make_plan(
         sizes=hospitals.named_sizes,
         shape=data.shape,
@@ -192,8 +192,8 @@ def test_a_run_goes_on_without_those_who_fail_or_refuse():
 
 
 def test_reads_like_algorithm_1():
-    data = load("heart")
-    hospitals = partition(data, "natural")
+    data = load_dataset("heart")
+    hospitals = partition_records(data, "natural")
     made = make_plan(
         sizes=hospitals.named_sizes,
         shape=data.shape,
@@ -203,7 +203,7 @@ def test_reads_like_algorithm_1():
     )
     clients = [
         Client(n, made, records, noise=simulated_noise(made.seed, n))
-        for n, records in enumerate(hospitals.of(data))
+        for n, records in enumerate(hospitals.client_records(data))
     ]
     server = Server(made, clients[0].workbench.state())
     for number in range(made.rounds):

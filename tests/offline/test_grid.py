@@ -7,7 +7,7 @@ import pytest
 
 from pacdp.curve import Curve
 from pacdp.curve.transfer import transfer
-from pacdp.data import load, partition, proxy_for
+from pacdp.data import load_dataset, load_proxy, partition_records
 from pacdp.errors import DataError, InputError
 from pacdp.federation import (
     Aggregation,
@@ -24,9 +24,9 @@ from pacdp.offline.grid import Kept, in_process, run_grid
 from pacdp.offline.together import can_train_together, score_together
 from pacdp.report.figures.curve import figure
 
-HEART = load("heart")
-SIZES = partition(HEART, "natural").named_sizes
-PROXY = proxy_for("heart")
+HEART = load_dataset("heart")
+SIZES = partition_records(HEART, "natural").named_sizes
+PROXY = load_proxy("heart")
 PLAIN = Training(rounds=4, local_epochs=2, batch=16, optimiser=Optimiser(lr=0.5))
 SMALL = Offline(
     budgets=Axis(low=0.05, high=5.0, count=4), bounds=Axis(low=0.05, high=5.0, count=5), seeds=2

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pacdp.data.records import content_of
+from pacdp.data.records import describe_values
 from pacdp.data.storage import LARGEST_MEMBER
 from pacdp.errors import DataError
 
@@ -128,10 +128,10 @@ def read_cifar_pickle(
         images = np.asarray(content[b"data"])
         labels = np.stack([np.asarray(content[key.encode()]) for key in label_keys], axis=1)
         if images.dtype != np.uint8 or images.shape != (records, int(np.prod(PIXELS))):
-            raise DataError(f"images are {content_of(images)} {images.shape}")
+            raise DataError(f"images are {describe_values(images)} {images.shape}")
         fits = labels.shape == (records, len(label_keys)) and labels.dtype.kind in "iu"
         if not fits or labels.min() < 0 or labels.max() > 255:
-            raise DataError(f"labels are {content_of(labels)} {labels.shape}")
+            raise DataError(f"labels are {describe_values(labels)} {labels.shape}")
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
     except Exception:  # a damaged pickle can fail in any way
@@ -164,7 +164,7 @@ def read_json_labels(path: Path, *, records: int) -> Bytes:
         raise DataError(f"{path}: is damaged, is no JSON list of labels") from None
     if labels.shape != (records,) or labels.dtype.kind not in "iu":
         raise DataError(
-            f"{path}: holds {content_of(labels)} {labels.shape}, must be {records} labels"
+            f"{path}: holds {describe_values(labels)} {labels.shape}, must be {records} labels"
         )
     if labels.min() < 0 or labels.max() > 255:
         raise DataError(f"{path}: holds labels outside 0 to 255")

@@ -82,7 +82,7 @@ class Records:
         >>> bool(same[0] == same[1])
         True
         """
-        return self.keys if self.keys is not None else digests(self.features)
+        return self.keys if self.keys is not None else digest_rows(self.features)
 
     @cached_property
     def digest(self) -> str:
@@ -119,21 +119,21 @@ class Records:
         labels = torch.from_numpy(self.labels.astype(np.float32 if values else np.int64)).to(device)
         return features, labels[:, None] if values else labels
 
-    def like(self, device: str = "cpu") -> tuple["Tensor", "Tensor"]:
+    def empty_tensors(self, device: str = "cpu") -> tuple["Tensor", "Tensor"]:
         """Tensors with the shapes and types of :meth:`tensors`, but without any records.
 
         >>> pixels = Records(features=np.full((1, 2), 255, np.uint8), labels=np.array([3]))
-        >>> [tensor.shape for tensor in pixels.like()]
+        >>> [tensor.shape for tensor in pixels.empty_tensors()]
         [torch.Size([0, 2]), torch.Size([0])]
         """
         return self.take(np.arange(0)).tensors(device)
 
 
-def joined(first: Records, *others: Records) -> Records:
+def concatenate_records(first: Records, *others: Records) -> Records:
     """Records of one shape one after the other, each known by what it was made from.
 
     >>> one = Records(features=np.zeros((2, 3)), labels=np.zeros(2))
-    >>> len(joined(one, one))
+    >>> len(concatenate_records(one, one))
     4
     """
     parts = [first, *others]
@@ -235,7 +235,7 @@ def require_finite(where: str, features: Array) -> None:
     pacdp.errors.InputError: a.csv, record 0: feature 1 must be a finite number
     """
     if features.dtype.kind not in "fiu":
-        raise InputError(f"{where}: features are {content_of(features)}, must be numbers")
+        raise InputError(f"{where}: features are {describe_values(features)}, must be numbers")
     if features.dtype.kind != "f":
         return
     with np.errstate(over="ignore"):
@@ -260,7 +260,7 @@ def require_labels(
     """
     if labels.ndim != 1 or labels.dtype.kind not in "fiu":
         raise InputError(
-            f"{where}: labels are {content_of(labels)} of shape {labels.shape}, "
+            f"{where}: labels are {describe_values(labels)} of shape {labels.shape}, "
             "must be one number for each record"
         )
     allowed = f"a whole number from 0 to {classes - 1}" if classes else "a finite number"
@@ -271,38 +271,39 @@ def require_labels(
         good = np.isfinite(labels)
     if not good.all():
         record = int(np.argmin(good))
-        raise InputError(f"{record_place(where, record, lines)}: label must be {allowed}")
+        raise InputError(f"{locate_record(where, record, lines)}: label must be {allowed}")
 
 
-def record_place(where: str, record: int, lines: Sequence[int] | None = None) -> str:
+def locate_record(where: str, record: int, lines: Sequence[int] | None = None) -> str:
     """Where a record is: its line in the file if that is known, else its number.
 
-    >>> record_place("a.csv", 1, lines=[2, 5])
+    >>> locate_record("a.csv", 1, lines=[2, 5])
     'a.csv, line 5'
     """
     return f"{where}, record {record}" if lines is None else f"{where}, line {lines[record]}"
 
 
-def content_of(values: Array) -> str:
+def describe_values(values: Array) -> str:
     """What kind of values an array holds.
 
     NumPy's name for an array of text tells how long the longest one is, which is private.
 
-    >>> content_of(np.array([0.5])), content_of(np.array(["a name"]))
+    >>> describe_values(np.array([0.5])), describe_values(np.array(["a name"]))
     ('float64', 'text')
     """
     kind = values.dtype.kind
     return "text" if kind in "US" else "structured values" if kind == "V" else str(values.dtype)
 
 
-def digests(rows: Array) -> Array:
+def digest_rows(rows: Array) -> Array:
     """A 128-bit digest of each row, as an array of bytes: equal numbers have equal digests.
 
     It depends on nothing but the row itself, and not on the type that a program keeps it in.
 
-    >>> digests(np.zeros((3, 5), np.uint8)).dtype
+    >>> digest_rows(np.zeros((3, 5), np.uint8)).dtype
     dtype('V16')
-    >>> bool(digests(np.array([[54, 156], [60, 300]]))[0] == digests(np.array([[54.0, 156.0]]))[0])
+    >>> whole, real = (digest_rows(np.array([[54, 156]], kind)) for kind in (int, float))
+    >>> bool(whole[0] == real[0])
     True
     """
     made = b"".join(
@@ -339,10 +340,10 @@ def _forms(rows: Array) -> Iterator[bytes]:
             yield row.tobytes()
 
 
-def generator(name: str, seed: int) -> np.random.Generator:
+def make_generator(name: str, seed: int) -> np.random.Generator:
     """A source of random numbers from a seed, which must be a whole number of at least zero.
 
-    >>> int(generator("seed", 1).integers(10)) == int(generator("seed", 1).integers(10))
+    >>> int(make_generator("seed", 1).integers(10)) == int(make_generator("seed", 1).integers(10))
     True
     """
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
@@ -350,14 +351,14 @@ def generator(name: str, seed: int) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-def stratified(groups: Array, share: float, seed: int) -> Array:
+def draw_stratified(groups: Array, share: float, seed: int) -> Array:
     """A mask of about ``share`` of the records, drawn from each group by itself.
 
-    >>> mask = stratified(np.array([0] * 10 + [1] * 20), share=0.2, seed=0)
+    >>> mask = draw_stratified(np.array([0] * 10 + [1] * 20), share=0.2, seed=0)
     >>> int(mask[:10].sum()), int(mask[10:].sum())
     (2, 4)
     """
-    generator("split", seed)
+    make_generator("split", seed)
     mask = np.zeros(len(groups), dtype=bool)
     for number, group in enumerate(np.unique(groups)):
         members = np.flatnonzero(groups == group)

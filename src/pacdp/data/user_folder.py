@@ -30,12 +30,12 @@ from pacdp.data.records import (
     Dataset,
     Provenance,
     Records,
-    content_of,
-    digests,
-    record_place,
+    describe_values,
+    digest_rows,
+    draw_stratified,
+    locate_record,
     require_finite,
     require_labels,
-    stratified,
 )
 from pacdp.errors import DataError, InputError
 from pacdp.validation import meant
@@ -186,7 +186,7 @@ def _whole(name: str, values: Sequence[int]) -> Any:
     array = np.asarray(values)
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise InputError(
-            f"{name}: are {content_of(array)} of shape {array.shape}, "
+            f"{name}: are {describe_values(array)} of shape {array.shape}, "
             "must be a whole number for each record"
         )
     return array.astype(np.int64)
@@ -261,7 +261,7 @@ def _read_csv(path: Path, ranges: Ranges, unit: str, like: tuple[str, ...] | Non
         labels=_numbers(path, "label", _column(header, rows, "label")),
         units=None if people is None else np.array([name.strip() for _, name in people]),
         columns=names,
-        keys=digests(np.stack(raw, axis=1)),
+        keys=digest_rows(np.stack(raw, axis=1)),
         lines=[line for line, _ in rows],
     )
 
@@ -323,7 +323,7 @@ def _numbered(names: Array) -> Any:
     """Any names as whole numbers; equal names get equal numbers."""
     if names.ndim != 1 or names.dtype.kind not in "iuUS":
         raise InputError(
-            f"units: are {content_of(names)} of shape {names.shape}, "
+            f"units: are {describe_values(names)} of shape {names.shape}, "
             "must be a name or a whole number for each record"
         )
     return np.unique(names, return_inverse=True)[1].astype(np.int64)
@@ -353,7 +353,7 @@ def _read_npz(path: Path) -> _File:
         raise DataError(f"{path}: is no .npz file of plain arrays") from None
     if units is not None and (units.ndim != 1 or units.dtype.kind not in "iuUS"):
         raise DataError(
-            f"{path}: units are {content_of(units)} of shape {units.shape}, "
+            f"{path}: units are {describe_values(units)} of shape {units.shape}, "
             "must be a name or a whole number for each record"
         )
     for name, values in (("labels", labels), ("units", units)):
@@ -362,7 +362,7 @@ def _read_npz(path: Path) -> _File:
     require_finite(str(path), features)
     require_labels(str(path), labels, 0)
     people = None if units is None else units.astype(str)
-    return _File(path, features, labels, people, None, digests(features))
+    return _File(path, features, labels, people, None, digest_rows(features))
 
 
 def _ranges(path: Path) -> Ranges:
@@ -398,7 +398,7 @@ def _classes(files: Sequence[_File], wanted: int | Sequence[str] | None) -> tupl
     for file in files:
         odd = np.flatnonzero((file.labels != np.floor(file.labels)) | (file.labels < 0))
         if len(odd):
-            place = record_place(str(file.path), int(odd[0]), file.lines)
+            place = locate_record(str(file.path), int(odd[0]), file.lines)
             raise DataError(
                 f"{place}: label must be a class number 0, 1, ... as most labels are, {say}"
             )
@@ -459,7 +459,7 @@ def _set_aside(records: Records, share: float, split: int, *, by_label: bool) ->
     _, first, belongs = np.unique(units, return_index=True, return_inverse=True)
     labels = records.labels[first] if by_label else np.zeros(len(first))
     groups = np.stack([records.clients[first], labels], axis=1)
-    return stratified(np.unique(groups, axis=0, return_inverse=True)[1], share, split)[belongs]
+    return draw_stratified(np.unique(groups, axis=0, return_inverse=True)[1], share, split)[belongs]
 
 
 def _typed(where: str, labels: Array, classes: int, lines: Sequence[int] | None = None) -> Array:

@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 from pacdp.config import Count, Real, Settings, explain
 from pacdp.data import CATALOGUE
 from pacdp.errors import InputError
-from pacdp.features import Representation
+from pacdp.features import Features
 from pacdp.federation import Aggregation, HotStart, Model, Privacy, Training
 from pacdp.methods import METHODS, Method, method
 from pacdp.offline import Offline
@@ -44,7 +44,7 @@ class Experiment(Settings):
     description: str = Field("", description="What it is, in a line.")
     method: str = Field("pac-dp", description="The method that is run unless another is named.")
     data: Data
-    representation: Representation | None = Field(
+    representation: Features | None = Field(
         None, description="What the model sees instead of the records."
     )
     model: Model = Field(Model(), description="The model.")

@@ -9,7 +9,7 @@ from pacdp.clipping import ClippedGradient, CrossEntropy, SquaredError
 from pacdp.clipping.numerics import check_noise
 from pacdp.errors import InputError
 from pacdp.federation.plan import Plan
-from pacdp.models import build
+from pacdp.models import build_model
 
 Tensors = dict[str, Tensor]
 
@@ -66,7 +66,9 @@ def named_model(plan: Plan) -> nn.Module:
     """The model that the plan names, with its first weights."""
     settings = {name: _whole(value) for name, value in plan.model.settings.items()}
     seed = plan.seed if plan.model.seed is None else plan.model.seed
-    return build(plan.model.name, shape=plan.shape, classes=plan.classes, seed=seed, **settings)
+    return build_model(
+        plan.model.name, shape=plan.shape, classes=plan.classes, seed=seed, **settings
+    )
 
 
 def _whole(value: float) -> float:

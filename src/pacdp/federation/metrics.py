@@ -126,7 +126,7 @@ def by_client(predicted: Array, dataset: Dataset, partition: Partition) -> list[
     totals = np.bincount(labels, minlength=kinds)
     hits = np.bincount(labels, weights=right, minlength=kinds)
     rates = np.divide(hits, totals, out=np.zeros(kinds), where=totals > 0)
-    counts = partition.counts(dataset) * (totals > 0)
+    counts = partition.class_counts(dataset) * (totals > 0)
     return [float(row @ rates / row.sum()) if row.sum() else None for row in counts]
 
 

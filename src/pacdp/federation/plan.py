@@ -20,7 +20,7 @@ from pacdp.arithmetic import ARITHMETIC, refuse_other_arithmetic
 from pacdp.clipping.numerics import check_clipping_bound
 from pacdp.config import Settings, explain
 from pacdp.errors import DataError, InputError
-from pacdp.features import Representation, Track
+from pacdp.features import Features, Track
 from pacdp.federation.budgets import deal_budgets
 from pacdp.federation.client_sampling import (
     participants,
@@ -96,7 +96,7 @@ class Plan(Settings):
     privacy: Privacy
     hot_start: HotStart | None = None
     """How public data train the first model; None where it is random."""
-    representation: Representation | None = None
+    representation: Features | None = None
     """What the model sees instead of the records; None where it sees them."""
     provenance: dict[str, str] = Field({})
     """What that was made from."""
@@ -318,7 +318,7 @@ def make_plan(
     server: Aggregation | None = None,
     model: Model | None = None,
     hot_start: HotStart | None = None,
-    representation: Representation | None = None,
+    representation: Features | None = None,
     provenance: dict[str, str] | None = None,
     tuning: dict[str, Any] | None = None,
     units: dict[str, int] | None = None,

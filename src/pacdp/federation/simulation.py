@@ -111,11 +111,11 @@ def simulate(
     (:mod:`pacdp.federation.engines.base`): the numbers are the same to rounding, and
     ``one-by-one`` is for debugging.
 
-    >>> from pacdp.data import load, partition
+    >>> from pacdp.data import load_dataset, partition_records
     >>> from pacdp.federation import Privacy, Training, make_plan
     >>> from pacdp.methods import method
-    >>> data = load("heart")
-    >>> hospitals = partition(data, "natural")
+    >>> data = load_dataset("heart")
+    >>> hospitals = partition_records(data, "natural")
     >>> plan = make_plan(
     ...     sizes=hospitals.named_sizes, shape=data.shape, classes=2, method=method("fixed"),
     ...     training=Training(rounds=3, local_steps=1), privacy=Privacy(epsilon=1.0),
@@ -129,7 +129,7 @@ def simulate(
     if checkpoint is not None and books is not None:
         raise InputError("checkpoint: what ledgers have paid for cannot be done again")
     started = time.perf_counter()
-    records = partition.of(dataset)
+    records = partition.client_records(dataset)
     bench = Workbench(plan, device=device, make=make)
     first = bench.state() if initial is None else initial
     # No client has this number.

@@ -1,5 +1,5 @@
 """The paper's models and a small sequence model, by name and from a seed."""
 
-from pacdp.models.build import MODELS, build, outputs_for, parameter_count
+from pacdp.models.registry import MODELS, build_model, count_parameters, outputs_for
 
-__all__ = ["MODELS", "build", "outputs_for", "parameter_count"]
+__all__ = ["MODELS", "build_model", "count_parameters", "outputs_for"]

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pacdp.curve import Curve
-from pacdp.data import Dataset, Partition, partition
+from pacdp.data import Dataset, Partition, partition_records
 from pacdp.data.proxy import Proxy
-from pacdp.features import Representation
+from pacdp.features import Features
 from pacdp.federation import Aggregation, Model, Plan, Privacy, Training, make_plan, simulate
 from pacdp.methods import method
 from pacdp.schedule import Schedule
@@ -41,7 +41,7 @@ class Setting:
     schedule: Schedule = field(default_factory=Schedule)
     unit: str = "record"
     """What ``sizes`` count, and what a budget protects."""
-    representation: Representation | None = None
+    representation: Features | None = None
     """How the proxy's records came to look as they do."""
     initial: Mapping[str, Tensor] | None = None
     """A first model from other public records; by default it is random."""
@@ -144,7 +144,7 @@ def _dealt(setting: Setting, seed: int) -> tuple[Dataset, Partition]:
     dealt = replace(data, train=train, test=replace(data.test, clients=None), clients=())
     names = tuple(setting.sizes)
     if setting.partition in _SKEWED:
-        split = partition(
+        split = partition_records(
             dealt, setting.partition, clients=len(names), seed=seed, **setting.settings
         )
         return dealt, replace(split, clients=names)

@@ -130,7 +130,9 @@ class _Program:
         self._plans = plans
         self._budget_of = list(budget_of)
         self._bounds = bounds
-        self._records = [[own.tensors() for own in split.of(data)] for data, split in records]
+        self._records = [
+            [own.tensors() for own in split.client_records(data)] for data, split in records
+        ]
         self._kept: dict[tuple[tuple[int, int], ...], Padded] = {}
         self._room = ROOM
         benches = [Workbench(own[0]) for own in plans]
