@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from pacdp.clipping.numerics import shrink_bound
-from pacdp.models import build
+from pacdp.models import build_model
 
-cnn = partial(build, "cnn", shape=(1, 28, 28), outputs=10)
+cnn = partial(build_model, "cnn", shape=(1, 28, 28), outputs=10)
 
 
 def reference(module, loss, inputs, targets, bound):

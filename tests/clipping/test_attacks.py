@@ -24,7 +24,7 @@ from pacdp.clipping import (
     release,
 )
 from pacdp.clipping.numerics import grid_step, quantize_
-from pacdp.data import Records, load, partition
+from pacdp.data import Records, load_dataset, partition_records
 from pacdp.errors import InputError
 from pacdp.federation import (
     Broadcast,
@@ -37,13 +37,13 @@ from pacdp.federation import (
 )
 from pacdp.federation.engines.base import SerialEngine, StackedEngine, ThreadedEngine
 from pacdp.methods import Answer, build_method
-from pacdp.models import build
+from pacdp.models import build_model
 from pacdp.privacy import SQLiteLedger
 from pacdp.tasks import Classification
 from tests.plans import plan_of
 
-HEART = load("heart")
-HOSPITALS = partition(HEART, "natural")
+HEART = load_dataset("heart")
+HOSPITALS = partition_records(HEART, "natural")
 NAN, INF = float("nan"), float("inf")
 
 
@@ -298,7 +298,9 @@ MODELS = {
 def test_nor_that_of_the_papers_models(name, hidden):
     shape, size, attempts = MODELS[name]
     generator = torch.Generator().manual_seed(5)
-    model = build(name, shape=shape, outputs=10, **({"dropout": 0.0} if "res" in name else {}))
+    model = build_model(
+        name, shape=shape, outputs=10, **({"dropout": 0.0} if "res" in name else {})
+    )
     compute = ENGINES["hooks" if hidden else "chain"](model, CrossEntropy())
     found = [attack(compute, model, shape, size, 10, generator) for _ in range(attempts)]
     assert max(found) <= 1
@@ -308,7 +310,7 @@ def test_nor_that_of_the_papers_models(name, hidden):
 
 def test_nor_that_of_a_sequence_model():
     generator = torch.Generator().manual_seed(8)
-    model = build("sequence", shape=(20,), outputs=4)
+    model = build_model("sequence", shape=(20,), outputs=4)
     compute = clipped(model, CrossEntropy())
     worst = 0.0
     compute(torch.zeros(2, 20, dtype=torch.long), torch.zeros(2, dtype=torch.long))
@@ -407,7 +409,7 @@ def cancelling_weights(records, generator, columns=5):
 @pytest.mark.parametrize("hospital", range(4))
 def test_no_patient_moves_the_sum_of_a_hospital_beyond_its_sensitivity(hospital):
     """The records as they are; on the first version they moved by up to 13 C."""
-    inputs, targets = HOSPITALS.of(HEART)[hospital].tensors(HEART.task)
+    inputs, targets = HOSPITALS.client_records(HEART)[hospital].tensors(HEART.task)
     model = nn.Linear(13, 2)
     compute = clipped(model, CrossEntropy())
     for trial in range(40):
@@ -540,7 +542,7 @@ def test_no_engine_of_a_federation_lets_a_record_move_more(kind, model, canary, 
     for trial, place in enumerate((0, 11, 30)):
         generator = torch.Generator().manual_seed(trial)
         first = next(name for name in state if "weight" in name)
-        records = HOSPITALS.of(HEART)
+        records = HOSPITALS.client_records(HEART)
         hostile = {name: torch.zeros_like(value) for name, value in state.items()}
         for row in hostile[first]:
             row.copy_(cancelling_weights(records[2].inputs(), generator))
@@ -776,7 +778,7 @@ REFUSED = {Centred, Normalised, Related, Sorted, Shifted, Elsewhere}
 def test_models_that_mix_examples_are_refused_or_moved_no_further(make):
     torch.manual_seed(0)
     made = federation_plan()
-    records = HOSPITALS.of(HEART)[0]
+    records = HOSPITALS.client_records(HEART)[0]
     inputs, targets = records.tensors(HEART.task)
     if make in REFUSED:
         with pytest.raises(InputError, match="model: "):
@@ -899,7 +901,7 @@ def test_the_same_operations_run_whatever_the_records_are(engine, kind):
 def test_also_for_larger_models(name):
     generator = torch.Generator().manual_seed(2)
     shape = (20,) if name == "sequence" else (1, 28, 28)
-    model = build(name, shape=shape, outputs=10)
+    model = build_model(name, shape=shape, outputs=10)
     compute = clipped(model if name == "sequence" else Hidden(model), CrossEntropy())
     targets = torch.arange(20) % 10
     runs = []
@@ -939,7 +941,7 @@ def test_nothing_is_refused_because_of_a_record(dtype, wrap):
 
 def test_unknown_classes_and_tokens_are_refused_before_a_client_takes_part():
     """In a round they would stop the training, which the server would see."""
-    records = HOSPITALS.of(HEART)[0]
+    records = HOSPITALS.client_records(HEART)[0]
     labels = records.labels.copy()
     labels[17] = 9
     wrong = Records(features=records.features, labels=labels)

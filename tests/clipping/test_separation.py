@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from pacdp.clipping.separation import find_mixing
-from pacdp.models import build
+from pacdp.models import build_model
 from tests.clipping.models import CNN, Sequence
 
 B, WIDTH = 6, 6  # Square on purpose: examples could be taken for features.
@@ -747,7 +747,7 @@ def test_own_models(name, shape):
     kind = torch.long if name == "sequence" else torch.float32
     for size in (1, 2):
         inputs = (torch.zeros(size, *shape, dtype=kind),)
-        assert find_mixing(build(name, shape=shape, outputs=10), inputs) is None
+        assert find_mixing(build_model(name, shape=shape, outputs=10), inputs) is None
 
 
 def test_nothing_is_left_behind():

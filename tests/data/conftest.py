@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from pacdp.data import data_folder, load
+from pacdp.data import data_folder, load_dataset
 from pacdp.data.images import CIFAR100
 from pacdp.errors import DataError
 
@@ -14,7 +14,7 @@ from pacdp.errors import DataError
 @cache
 def _loaded(name, folder):
     try:
-        return load(name, folder=folder)
+        return load_dataset(name, folder=folder)
     except DataError as error:
         return error
 

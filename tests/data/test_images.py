@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pacdp.data import formats, load
+from pacdp.data import formats, load_dataset
 from pacdp.data.images import CIFAR10, CIFAR100, MNIST, Pixels
-from pacdp.data.storage import staged
+from pacdp.data.storage import replace_folder
 from pacdp.errors import DataError, InputError
 
 
@@ -58,13 +58,13 @@ def test_cifar100_is_the_published_one(cifar100):
 
 def test_memory_of_loading_is_at_most_twice_the_arrays(mnist):
     script = (
-        "from pacdp.data import load\n"
+        "from pacdp.data import load_dataset\n"
         "import numpy\n"
         "def used():\n"
         "    return int(open('/proc/self/status').read().split('VmHWM:')[1].split()[0]) * 1024\n"
-        "load('digits')\n"  # what importing takes
+        "load_dataset('digits')\n"  # what importing takes
         "before = used()\n"
-        "data = load('mnist')\n"
+        "data = load_dataset('mnist')\n"
         "arrays = sum(r.features.nbytes + r.labels.nbytes for r in (data.train, data.test))\n"
         "print((used() - before) / arrays)\n"
     )
@@ -239,14 +239,14 @@ def test_nothing_half_written_takes_the_place_of_what_was_there(tmp_path):
     (target / "old").write_text("old")
 
     def fail():
-        with staged(target) as made:
+        with replace_folder(target) as made:
             (made / "new").write_text("new")
             raise RuntimeError
 
     with pytest.raises(RuntimeError):
         fail()
     assert sorted(path.name for path in tmp_path.rglob("*")) == [".set.lock", "old", "set"]
-    with staged(target) as made:
+    with replace_folder(target) as made:
         (made / "new").write_text("new")
     assert sorted(path.name for path in tmp_path.rglob("*")) == [".set.lock", "new", "set"]
 
@@ -256,7 +256,7 @@ def test_what_a_killed_process_left_is_repaired(tmp_path):
     (tmp_path / ".set-old").mkdir()
     (tmp_path / ".set-old" / "old").write_text("old")
     (tmp_path / ".set-new").mkdir()
-    with pytest.raises(RuntimeError), staged(tmp_path / "set"):
+    with pytest.raises(RuntimeError), replace_folder(tmp_path / "set"):
         raise RuntimeError
     assert sorted(path.name for path in tmp_path.rglob("*")) == [".set.lock", "old", "set"]
 
@@ -264,7 +264,7 @@ def test_what_a_killed_process_left_is_repaired(tmp_path):
 def test_two_who_write_at_once_take_turns(tmp_path):
     def write(number):
         for _ in range(20):
-            with staged(tmp_path / "set") as made:
+            with replace_folder(tmp_path / "set") as made:
                 (made / "a").write_text(str(number))
                 (made / "b").write_text(str(number))
 
@@ -303,16 +303,16 @@ def test_a_full_disk_leaves_nothing_behind(folder, tmp_path_factory):
 
 def test_unknown_names_are_answered_with_the_nearest():
     with pytest.raises(InputError, match="did you mean mnist"):
-        load("minst")
+        load_dataset("minst")
     with pytest.raises(InputError, match="there are heart, heart-full, mnist"):
-        load("xyz")
+        load_dataset("xyz")
     with pytest.raises(InputError, match="heart: has no option sead; there are split"):
-        load("heart", sead=1)
+        load_dataset("heart", sead=1)
 
 
 def test_what_is_not_here_says_how_to_get_it(tmp_path):
     with pytest.raises(DataError, match=r"cifar10: is not in .*pacdp data get cifar10"):
-        load("cifar10", folder=tmp_path)
+        load_dataset("cifar10", folder=tmp_path)
 
 
 def test_other_programs_folders_are_found(folder, tmp_path_factory):

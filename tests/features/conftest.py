@@ -6,10 +6,10 @@ from importlib import import_module
 import numpy as np
 import pytest
 
-from pacdp.data import load
+from pacdp.data import load_dataset
 from pacdp.data.proxy import Proxy
-from pacdp.features import pool
-from pacdp.features.public_data import POOLS, Pool
+from pacdp.features import load_public_data
+from pacdp.features.public_data import PUBLIC_DATA, PublicData
 
 
 @pytest.fixture(autouse=True)
@@ -25,17 +25,17 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="session")
 def drawn():
-    return load("strokes", records=1000, seed=5)
+    return load_dataset("strokes", records=1000, seed=5)
 
 
 def made_pool(training, judge):
     """A pool in which the network of a rehearsal does not see the second half."""
     half = np.arange(len(training.train)) < len(training.train) // 2
-    return Pool(
+    return PublicData(
         name="ours",
         training=training,
-        rehearsal=replace(training, name="one half", train=training.train.take(half)),
-        judge=Proxy(data=judge, stands_for="private", made_by="a test"),
+        selection_training=replace(training, name="one half", train=training.train.take(half)),
+        selection_proxy=Proxy(data=judge, stands_for="private", made_by="a test"),
     )
 
 
@@ -44,10 +44,10 @@ def public(monkeypatch, drawn):
     """Put a pool of the name ``ours`` beside the ready ones."""
 
     def put(training=drawn, judge=None):
-        judge = load("strokes", records=100, seed=6) if judge is None else judge
-        monkeypatch.setitem(POOLS, "ours", lambda: made_pool(training, judge))
-        pool.cache_clear()
-        return pool("ours")
+        judge = load_dataset("strokes", records=100, seed=6) if judge is None else judge
+        monkeypatch.setitem(PUBLIC_DATA, "ours", lambda: made_pool(training, judge))
+        load_public_data.cache_clear()
+        return load_public_data("ours")
 
     yield put
-    pool.cache_clear()
+    load_public_data.cache_clear()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pacdp.data import load, refuse_overlap
+from pacdp.data import load_dataset, refuse_overlap
 from pacdp.data.heart import _clinical
 from pacdp.errors import DataError, InputError
 
@@ -15,7 +15,7 @@ def encoded(**values):
 
 
 def test_six_columns_within_bounds():
-    data = load("heart", features="clinical")
+    data = load_dataset("heart", features="clinical")
     values = np.concatenate([data.train.features, data.test.features])
     assert values.shape == (740, 6)
     assert np.abs(values).max() == 1
@@ -41,7 +41,7 @@ def test_typical_angina_has_three_marks():
 
 
 def test_both_readings_are_of_the_same_patients():
-    plain, clinical = load("heart"), load("heart", features="clinical")
+    plain, clinical = load_dataset("heart"), load_dataset("heart", features="clinical")
     assert plain.train.digest == clinical.train.digest
     assert np.array_equal(plain.train.clients, clinical.train.clients)
     with pytest.raises(DataError, match="shares records with private data"):
@@ -50,4 +50,4 @@ def test_both_readings_are_of_the_same_patients():
 
 def test_there_are_two_readings():
     with pytest.raises(InputError, match="features = 'few': must be one of all, clinical"):
-        load("heart", features="few")
+        load_dataset("heart", features="few")

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from pacdp.errors import InputError
-from pacdp.features import Representation, fitted
+from pacdp.features import Features, fit_features
 from pacdp.features.deskew import upright
 from pacdp.features.extractors import SETTINGS, all_settings
 from pacdp.features.hog import oriented_gradients
 from pacdp.features.patches import _THRESHOLD, Patches, _normalised, learned_patches
 from pacdp.features.scattering import _filters, _paths, scattering
-from pacdp.features.synthetic import dead_leaves, generated
+from pacdp.features.synthetic import draw_dead_leaves, generated
 
 seeds = st.integers(0, 2**31)
 
@@ -216,13 +216,15 @@ class TestUpright:
 
 class TestGenerated:
     def test_a_seed_says_it_all(self):
-        assert np.array_equal(dead_leaves(3, (16, 16), seed=1), dead_leaves(3, (16, 16), seed=1))
+        assert np.array_equal(
+            draw_dead_leaves(3, (16, 16), seed=1), draw_dead_leaves(3, (16, 16), seed=1)
+        )
         assert not np.array_equal(
-            dead_leaves(3, (16, 16), seed=1), dead_leaves(3, (16, 16), seed=2)
+            draw_dead_leaves(3, (16, 16), seed=1), draw_dead_leaves(3, (16, 16), seed=2)
         )
 
     def test_dead_leaves_have_edges_light_and_dark(self):
-        images = dead_leaves(40, (32, 32), seed=0) / 255
+        images = draw_dead_leaves(40, (32, 32), seed=0) / 255
         assert images.shape == (40, 3, 32, 32)
         assert images.std() > 0.15
         grey = images.mean(1)
@@ -239,13 +241,13 @@ class TestGenerated:
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 16, 16)])
 def test_a_map_is_the_same_whatever_torchs_own_seed(name, shape, tmp_path, monkeypatch):
     few = {"filters": 8} if "filters" in SETTINGS[name] else {}
-    wanted = Representation(name=name, settings=few | ({"upright": 1} if few else {}))
+    wanted = Features(name=name, settings=few | ({"upright": 1} if few else {}))
     images = torch.from_numpy(generated(shape, records=5, seed=9)).float() / 255
     found = []
     for number in (1, 2):
         monkeypatch.setenv("PACDP_CACHE_DIR", str(tmp_path / str(number)))
         torch.manual_seed(number)
-        ready = fitted(wanted, shape)
+        ready = fit_features(wanted, shape)
         found.append(ready.projection(ready.features(images)))
         # And torch's own randomness goes on as if nothing had been.
         after = torch.rand(1)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from pacdp.data import load
+from pacdp.data import load_dataset
 from pacdp.errors import InputError
 from pacdp.features.network import Network, trained_network
 from pacdp.tasks import Classification
@@ -34,7 +34,7 @@ def test_a_seed_says_it_all(drawn):
 
 
 def test_one_epoch_is_better_than_chance():
-    data = load("strokes", records=3000, seed=5)
+    data = load_dataset("strokes", records=3000, seed=5)
     network = trained(data.train)
     images, labels = data.test.tensors(data.task)
     with torch.no_grad():

@@ -11,7 +11,7 @@ from torch import nn
 
 from pacdp.clipping import ClippedGradient, StackedGradient
 from pacdp.curve import Curve
-from pacdp.data import Dataset, Records, load, partition
+from pacdp.data import Dataset, Records, load_dataset, partition_records
 from pacdp.errors import BudgetExceededError, InputError, TrainingError
 from pacdp.federation import (
     Model,
@@ -29,8 +29,8 @@ from pacdp.tasks import Regression
 from tests.plans import plan_of
 
 pytestmark = pytest.mark.usefixtures("two_threads")
-HEART = load("heart")
-HOSPITALS = partition(HEART, "natural")
+HEART = load_dataset("heart")
+HOSPITALS = partition_records(HEART, "natural")
 CURVE = {"curve": Curve(family="power", coefficients=(0.5, 0.25))}
 
 
@@ -40,7 +40,7 @@ def larger(records):
     return Records(features=pixels[:400], labels=records.labels[:400])
 
 
-SMALL = load("digits")
+SMALL = load_dataset("digits")
 DIGITS = Dataset(
     name="digits",
     train=larger(SMALL.train),
@@ -89,7 +89,7 @@ def same(one, other):
 def test_together_or_one_by_one(
     name, kind, clients, share, batch, work, optimiser, adjacency, policy, failures, seed
 ):
-    parts = partition(HEART, kind, clients=clients, seed=seed)
+    parts = partition_records(HEART, kind, clients=clients, seed=seed)
     random = np.random.default_rng(seed)
     made = plan(
         parts,
@@ -121,7 +121,7 @@ def test_together_or_one_by_one(
 @pytest.mark.parametrize("engine", ["stacked", "threaded"])
 @pytest.mark.parametrize("model", [Model(name="cnn"), Model(name="mlp", settings={"hidden": 8})])
 def test_images_of_clients_that_differ(engine, model):
-    parts = partition(DIGITS, "quantity", clients=5, seed=1)
+    parts = partition_records(DIGITS, "quantity", clients=5, seed=1)
     made = plan(parts, DIGITS, model=model, training=Training(rounds=2, local_epochs=1, batch=50))
     same(
         simulate(made, DIGITS, parts, engine="serial"),
@@ -145,7 +145,7 @@ def test_a_regression_is_stacked_as_well():
     data = Dataset(
         name="line", train=records, test=records, task=Regression(), provenance=HEART.provenance
     )
-    parts = partition(data, "iid", clients=3)
+    parts = partition_records(data, "iid", clients=3)
     made = plan(parts, data)
     same(
         simulate(made, data, parts, engine="serial"),
@@ -158,7 +158,7 @@ def test_a_record_that_is_not_finite_counts_for_nothing_in_a_stack():
     features = HEART.train.features.copy()
     features[3] = 1e30
     data = replace(HEART, train=replace(HEART.train, features=features))
-    parts = partition(data, "natural")
+    parts = partition_records(data, "natural")
     made = plan(parts, data)
     one = simulate(made, data, parts, engine="serial")
     other = simulate(made, data, parts, engine="stacked")
@@ -168,7 +168,7 @@ def test_a_record_that_is_not_finite_counts_for_nothing_in_a_stack():
 
 def test_many_clients_are_computed_in_several_programs(monkeypatch):
     """What memory allows is not what a round asks for."""
-    parts = partition(HEART, "iid", clients=20)
+    parts = partition_records(HEART, "iid", clients=20)
     made = plan(parts, HEART)
     whole = simulate(made, HEART, parts, engine="stacked")
     sizes = []
@@ -237,7 +237,7 @@ def test_the_engine_that_fits_is_chosen(changes, chosen):
 
 @pytest.mark.parametrize(("cores", "chosen"), [(1, "serial"), (2, "threaded")])
 def test_convolutions_use_the_cores(monkeypatch, cores, chosen):
-    parts = partition(DIGITS, "iid", clients=4)
+    parts = partition_records(DIGITS, "iid", clients=4)
     made = plan(parts, DIGITS, model=Model(name="cnn"))
     monkeypatch.setattr(torch, "get_num_threads", lambda: cores)
     engine = choose_engine("auto", Workbench(made), make=lambda: Workbench(made))
@@ -320,7 +320,7 @@ def test_whether_a_client_answers_depends_on_no_record(label, engine):
     labels[0] = label
     records = Records(features=features, labels=labels, clients=np.zeros(12, np.int64))
     data = replace(HEART, name="edge", train=records, test=records, clients=("a",))
-    parts = partition(data, "natural")
+    parts = partition_records(data, "natural")
     made = plan(
         parts,
         data,

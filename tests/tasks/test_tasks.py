@@ -9,7 +9,7 @@ import torch
 from pacdp.offline.together import score_plans
 
 from pacdp.clipping import BinaryCrossEntropy
-from pacdp.data import Dataset, Records, load, partition
+from pacdp.data import Dataset, Records, load_dataset, partition_records
 from pacdp.data.proxy import Proxy
 from pacdp.errors import DataError, InputError
 from pacdp.experiments.cost import cost
@@ -75,7 +75,7 @@ def detection():
 
 
 def detection_data(task):
-    heart = load("heart")
+    heart = load_dataset("heart")
 
     def relabel(records):
         return Records(
@@ -107,7 +107,7 @@ def planned(task, **changes):
 @pytest.mark.parametrize("model", ["logistic", "mlp"])
 def test_a_task_from_outside_is_planned_stored_and_trained(detection, tmp_path, engine, model):
     data = detection_data(detection(threshold=0.4))
-    split = partition(data, "iid", clients=3)
+    split = partition_records(data, "iid", clients=3)
     plan = planned(
         data.task,
         sizes=split.named_sizes,
@@ -130,7 +130,7 @@ def test_a_task_from_outside_is_planned_stored_and_trained(detection, tmp_path, 
     assert (result.chance, list(result.accuracies)) == (None, [None] * 3)
     assert cost(plan).steps == 90
     with pytest.raises(InputError, match="splits by class; detection has"):
-        partition(data, "dirichlet", clients=3)
+        partition_records(data, "dirichlet", clients=3)
     state = hot_start(Workbench(plan), data, HotStart(epochs=1), seed=0)
     assert set(state) == set(result.model)
 

@@ -122,9 +122,9 @@ def check(
     """Read a data set, verify it, and say what is in it."""
     import numpy as np
 
-    from pacdp.data import CATALOGUE, load
+    from pacdp.data import CATALOGUE, load_dataset
 
-    data = load(name, **_own(unit, classes))
+    data = load_dataset(name, **_own(unit, classes))
     labels = np.concatenate([data.train.labels, data.test.labels])
     rows = {
         "data": data.name,
@@ -197,10 +197,10 @@ def plot(
     save: Annotated[Path | None, typer.Option(help="Also keep the partition as JSON.")] = None,
 ) -> None:
     """Draw who has what under a partition."""
-    from pacdp.data import load
-    from pacdp.data import partition as split
+    from pacdp.data import load_dataset
+    from pacdp.data import partition_records as split
     from pacdp.data.partition import RULES
-    from pacdp.report.figures.data import figure
+    from pacdp.report.figures.data import draw_partition
 
     member("--out, its ending", out.suffix, (".png", ".svg", ".pdf"))
     if save is not None and save.resolve() == out.resolve():
@@ -209,7 +209,7 @@ def plot(
         if path is not None and not path.parent.is_dir():
             raise InputError(f"{path}: its folder does not exist")
     settings = options.assignments("--set", setting or [])
-    data = load(name, **_own(unit, classes))
+    data = load_dataset(name, **_own(unit, classes))
     kind = partition or ("natural" if data.clients else "iid")
     unknown = [key for key in settings if kind in RULES and key not in RULES[kind][1]]
     if unknown:
@@ -217,7 +217,7 @@ def plot(
         raise InputError(f"--set {unknown[0]}: is no setting of {kind}, which has {allowed}")
     number = clients if clients is not None or kind == "natural" else 10
     made = split(data, kind, clients=number, seed=seed, **settings)
-    picture = figure(data, made)
+    picture = draw_partition(data, made)
     if save is not None:
         made.save(save)
     picture.savefig(out, dpi=150)

@@ -9,7 +9,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pacdp.data.records import Dataset, Provenance, Records, digests, generator, stratified
+from pacdp.data.records import (
+    Dataset,
+    Provenance,
+    Records,
+    digest_rows,
+    draw_stratified,
+    make_generator,
+)
 from pacdp.errors import InputError
 from pacdp.tasks import Classification
 from pacdp.validation import count, positive_number
@@ -55,7 +62,7 @@ def breast_cancer(*, split: int = 0) -> Dataset:
     return _dataset(
         *(
             "breast-cancer",
-            Records(features=features, labels=labels, keys=digests(bunch.data)),
+            Records(features=features, labels=labels, keys=digest_rows(bunch.data)),
             split,
         ),
         ("benign", "malignant"),
@@ -100,7 +107,7 @@ def synthetic(
             f"records = {size}: must be at least 5 for each of {kinds} classes (at least 2) "
             f"and {holders} clients"
         )
-    random = generator("seed", seed)
+    random = make_generator("seed", seed)
     centres = random.normal(size=(kinds, dimensions))
     # Two centres drawn so are √(2d) apart on average.
     centres *= distance / np.sqrt(2 * dimensions)
@@ -127,7 +134,7 @@ def _dataset(
     provenance: Provenance,
     clients: tuple[str, ...] = (),
 ) -> Dataset:
-    test = stratified(records.labels, TEST_SHARE, split)
+    test = draw_stratified(records.labels, TEST_SHARE, split)
     return Dataset(
         name=name,
         train=records.take(~test),

@@ -98,22 +98,22 @@ def listing(name: str) -> Listing:
     )
 
 
-def load(name: str | Path, *, folder: Path | None = None, **options: Any) -> Dataset:
+def load_dataset(name: str | Path, *, folder: Path | None = None, **options: Any) -> Dataset:
     """A data set by name, or the user's own by its folder. Files are verified as they are read.
 
     ``options`` are those of the set: ``split`` (the seed of the test split) for the small ones,
     sizes for ``synthetic`` and ``strokes``, ``labels`` (fine or coarse) for CIFAR-100, ``classes``,
     ``unit`` and others for a folder.
 
-    >>> print(load("heart"))
+    >>> print(load_dataset("heart"))
     heart: 490 + 250 records (13,), 2 classes
     """
     # A name of the catalogue is never taken for a folder that happens to be called so.
     if str(name) and str(name) not in CATALOGUE and Path(name).is_dir():
-        return made_with(partial(user_folder.read_folder, Path(name)), options, str(name))
+        return call_with_options(partial(user_folder.read_folder, Path(name)), options, str(name))
     found = listing(str(name))
     if found.make is not None:
-        return made_with(found.make, options, found.name)
+        return call_with_options(found.make, options, found.name)
     assert found.files is not None
     home = data_folder() if folder is None else folder
     place = found.files.place(home)
@@ -123,10 +123,10 @@ def load(name: str | Path, *, folder: Path | None = None, **options: Any) -> Dat
             f"get it with: pacdp data get {found.name}"
         )
     pixels = found.files.read(place)
-    return made_with(partial(found.files.dataset, pixels), options, found.name)
+    return call_with_options(partial(found.files.dataset, pixels), options, found.name)
 
 
-def made_with(make: Callable[..., T], options: dict[str, Any], name: str) -> T:
+def call_with_options(make: Callable[..., T], options: dict[str, Any], name: str) -> T:
     """What ``make`` gives with these options; one that it does not take is refused by name."""
     parameters = inspect.signature(make).parameters.values()
     allowed = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]

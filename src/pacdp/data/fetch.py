@@ -16,7 +16,7 @@ from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 
 from pacdp.data.images import Download, ImageSet, Package
-from pacdp.data.storage import only_one
+from pacdp.data.storage import exclusive_lock
 from pacdp.errors import DataError
 
 # Told how many bytes there are so far, and how many there will be if that is known.
@@ -122,7 +122,7 @@ def get(
     if via == "upstream":
         downloads = folder / f".downloads-{wanted.name}"
         folder.mkdir(parents=True, exist_ok=True)
-        with only_one(downloads):
+        with exclusive_lock(downloads):
             paths = [download(one, downloads, progress) for one in wanted.downloads]
             # Exactly what was downloaded, whatever else lies there.
             pixels = (

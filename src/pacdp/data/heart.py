@@ -29,7 +29,7 @@ from importlib import resources
 import numpy as np
 from numpy.typing import NDArray
 
-from pacdp.data.records import Dataset, Provenance, Records, digests, stratified
+from pacdp.data.records import Dataset, Provenance, Records, digest_rows, draw_stratified
 from pacdp.tasks import Classification
 from pacdp.validation import member
 
@@ -170,14 +170,16 @@ def _dataset(
     labels = (table["num"] > 0).astype(np.int64)
     hospitals = table["hospital"].astype(np.int64)
     # Keyed by the row of the published table, both readings are known for the same patients.
-    keys = digests(np.stack([np.nan_to_num(table[n], nan=-1) for n in [*COLUMNS, "row"]], axis=1))
+    keys = digest_rows(
+        np.stack([np.nan_to_num(table[n], nan=-1) for n in [*COLUMNS, "row"]], axis=1)
+    )
     records = Records(
         features=np.concatenate(columns, axis=1).astype(np.float32),
         labels=labels,
         clients=hospitals,
         keys=keys,
     )
-    test = stratified(2 * hospitals + labels, TEST_SHARE, split)
+    test = draw_stratified(2 * hospitals + labels, TEST_SHARE, split)
     return Dataset(
         name=name,
         train=records.take(~test),

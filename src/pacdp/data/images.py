@@ -15,8 +15,8 @@ import numpy as np
 
 from pacdp.data import formats
 from pacdp.data.formats import Bytes
-from pacdp.data.records import Dataset, Provenance, Records, digests
-from pacdp.data.storage import files_of, staged
+from pacdp.data.records import Dataset, Provenance, Records, digest_rows
+from pacdp.data.storage import open_files, replace_folder
 from pacdp.errors import DataError
 from pacdp.tasks import Classification
 from pacdp.validation import member
@@ -89,7 +89,7 @@ class ImageSet:
         return next((place for place in places if self._complete(place)), None)
 
     def _complete(self, place: Path) -> bool:
-        with suppress(DataError), files_of(place, self._names) as files:
+        with suppress(DataError), open_files(place, self._names) as files:
             return any(form.find(files) for form in self.forms)
         return False
 
@@ -99,7 +99,7 @@ class ImageSet:
 
     def read(self, source: Path) -> Pixels:
         """The set from a folder or archive in any of its forms, verified."""
-        with files_of(source, self._names) as files:
+        with open_files(source, self._names) as files:
             return self.read_files(files, source)
 
     def read_files(self, files: Files, source: Path) -> Pixels:
@@ -127,7 +127,7 @@ class ImageSet:
         strange = sorted(present - self._names) or ([place.name] if place.is_file() else [])
         if strange:
             raise DataError(f"{place}: {strange[0]} is none of its files, and would be lost")
-        with staged(place) as made:
+        with replace_folder(place) as made:
             self.write(made, pixels)
         return place
 
@@ -334,7 +334,7 @@ def _is_cifar100(pixels: Pixels) -> bool:
     """Copies in another order than the official one are about: the same set, and accepted."""
 
     def unordered(images: Bytes, labels: Bytes) -> str:
-        rows = np.concatenate([digests(images).view(np.uint8).reshape(-1, 16), labels], axis=1)
+        rows = np.concatenate([digest_rows(images).view(np.uint8).reshape(-1, 16), labels], axis=1)
         return hashlib.sha256(rows[np.lexsort(rows.T)].data).hexdigest()
 
     def ordered(images: Bytes, labels: Bytes) -> str:

@@ -13,7 +13,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from pacdp.data.records import Array, Dataset, Records, generator
+from pacdp.data.records import Array, Dataset, Records, make_generator
 from pacdp.errors import DataError, InputError
 from pacdp.validation import count, member, positive_number
 
@@ -59,11 +59,11 @@ class Partition:
         """How many units each client holds, by its name."""
         counts = [
             len(records) if records.units is None else len(np.unique(records.units))
-            for records in self.of(dataset)
+            for records in self.client_records(dataset)
         ]
         return dict(zip(self.clients, counts, strict=True))
 
-    def of(self, dataset: Dataset) -> "Shares":
+    def client_records(self, dataset: Dataset) -> "Shares":
         """Each client's own records, copied out when they are asked for."""
         if self.digest != dataset.train.digest:
             raise DataError(
@@ -71,7 +71,7 @@ class Partition:
             )
         return Shares(dataset.train, self.indices)
 
-    def counts(self, dataset: Dataset) -> NDArray[np.int64]:
+    def class_counts(self, dataset: Dataset) -> NDArray[np.int64]:
         """How many records of each class each client holds: (clients, classes).
 
         One column for a task without classes.
@@ -94,9 +94,9 @@ class Partition:
         """Read what :meth:`save` wrote.
 
         >>> import tempfile
-        >>> from pacdp.data import load
+        >>> from pacdp.data import load_dataset
         >>> path = Path(tempfile.mkdtemp()) / "partition.json"
-        >>> partition(load("heart"), "natural").save(path)
+        >>> partition_records(load_dataset("heart"), "natural").save(path)
         >>> Partition.load(path).clients
         ('cleveland', 'hungary', 'switzerland', 'long-beach')
         """
@@ -133,7 +133,7 @@ class Shares(Sequence[Records]):
         return self._records.take(self._indices[client])
 
 
-def partition(
+def partition_records(
     dataset: Dataset, kind: str, *, clients: int | None = None, seed: int = 0, **settings: float
 ) -> Partition:
     """Split the training records among clients.
@@ -148,8 +148,8 @@ def partition(
     concentration             Dirichlet(concentration): how we read the paper's partition
     ========================  =====================================================================
 
-    >>> from pacdp.data import load
-    >>> partition(load("digits"), "shards", clients=10, per_client=2).sizes.sum()
+    >>> from pacdp.data import load_dataset
+    >>> partition_records(load_dataset("digits"), "shards", clients=10, per_client=2).sizes.sum()
     np.int64(1438)
     """
     member("partition", kind, KINDS)
@@ -232,7 +232,7 @@ Rule = Callable[[Array, int, np.random.Generator, Mapping[str, float]], Indices]
 def _draw(
     rule: Rule, labels: Array, clients: int, seed: int, settings: Mapping[str, float], kind: str
 ) -> Indices:
-    random = generator("seed", seed)
+    random = make_generator("seed", seed)
     for _ in range(ATTEMPTS):
         with np.errstate(all="ignore"):
             found = rule(labels, clients, random, settings)

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from scipy.stats import norm
 
-from pacdp.data.catalogue import load, made_with
+from pacdp.data.catalogue import call_with_options, load_dataset
 from pacdp.data.heart import HOSPITALS
-from pacdp.data.records import Array, Dataset, Records, digests, generator
+from pacdp.data.records import Array, Dataset, Records, digest_rows, make_generator
 from pacdp.errors import DataError, InputError
 from pacdp.tasks import Classification
 from pacdp.validation import count, member
@@ -40,9 +40,9 @@ def refuse_overlap(proxy: Dataset, private: Dataset | Sequence[Records]) -> None
 
     The refusal says no more than that: how many records are shared, and which, is private.
 
-    >>> from pacdp.data import load
-    >>> refuse_overlap(load("breast-cancer"), load("heart"))
-    >>> refuse_overlap(load("heart-full"), load("heart"))
+    >>> from pacdp.data import load_dataset
+    >>> refuse_overlap(load_dataset("breast-cancer"), load_dataset("heart"))
+    >>> refuse_overlap(load_dataset("heart-full"), load_dataset("heart"))
     Traceback (most recent call last):
     ...
     pacdp.errors.DataError: proxy heart-full: shares records with private data, must share none
@@ -57,28 +57,28 @@ def refuse_overlap(proxy: Dataset, private: Dataset | Sequence[Records]) -> None
 def _names(records: Records) -> set[bytes]:
     """Everything that identifies the records: where each came from, and what is in it."""
     values = records.features
-    kinds = [digests(values)]
+    kinds = [digest_rows(values)]
     if values.dtype.kind == "f":
         # Pixels that were divided by 255 are what they were before.
         with np.errstate(over="ignore"):
-            kinds.append(digests(values * values.dtype.type(255)))
+            kinds.append(digest_rows(values * values.dtype.type(255)))
     if records.keys is not None:
         kinds.append(records.keys)
     return {bytes(name) for names in kinds for name in names}
 
 
-def proxy_for(name: str, proxy: str | None = None, **options: Any) -> Proxy:
-    """A ready proxy for a data set: of :data:`PAIRS`, the first unless told.
+def load_proxy(name: str, proxy: str | None = None, **options: Any) -> Proxy:
+    """A ready proxy for a data set: of :data:`PROXIES`, the first unless told.
 
-    >>> made = proxy_for("heart", "synthetic")
+    >>> made = load_proxy("heart", "synthetic")
     >>> made.data.shape, made.data.clients
     ((13,), ('cleveland', 'hungary', 'switzerland', 'long-beach'))
     """
-    if name not in PAIRS:
-        raise InputError(f"proxy for {name}: there is none ready, only for {', '.join(PAIRS)}")
-    choices = PAIRS[name]
+    if name not in PROXIES:
+        raise InputError(f"proxy for {name}: there is none ready, only for {', '.join(PROXIES)}")
+    choices = PROXIES[name]
     chosen = member("proxy", next(iter(choices)) if proxy is None else proxy, choices)
-    return made_with(choices[chosen], options, f"proxy {chosen} for {name}")
+    return call_with_options(choices[chosen], options, f"proxy {chosen} for {name}")
 
 
 def digits_for_mnist(*, copies: int = 10, seed: int = 0) -> Proxy:
@@ -88,9 +88,9 @@ def digits_for_mnist(*, copies: int = 10, seed: int = 0) -> Proxy:
     made; copies are turned, slanted, stretched and shifted at random. Test records are enlarged
     only.
     """
-    source = load("digits")
+    source = load_dataset("digits")
     number = int(count("copies", copies))
-    random = generator("seed", seed)
+    random = make_generator("seed", seed)
     return Proxy(
         data=replace(
             source,
@@ -142,7 +142,7 @@ SHARED_BY_CIFARS = (
 )
 
 
-def without_shared(records: Records) -> Records:
+def drop_shared_images(records: Records) -> Records:
     """CIFAR's images without those that the other CIFAR has as well."""
     shared = [bytes(one).hex() in SHARED_BY_CIFARS for one in records.identities()]
     return records.take(~np.array(shared))
@@ -150,11 +150,11 @@ def without_shared(records: Records) -> Records:
 
 def cifar100_for_cifar10(*, seed: int = 0) -> Proxy:
     """Ten of CIFAR-100's twenty superclasses, drawn from a seed: as many classes as CIFAR-10."""
-    source = load("cifar100", labels="coarse")
-    chosen = np.sort(generator("seed", seed).permutation(source.task.group_count)[:10])
+    source = load_dataset("cifar100", labels="coarse")
+    chosen = np.sort(make_generator("seed", seed).permutation(source.task.group_count)[:10])
 
     def part(records: Records) -> Records:
-        kept = without_shared(records.take(np.isin(records.labels, chosen)))
+        kept = drop_shared_images(records.take(np.isin(records.labels, chosen)))
         return replace(kept, labels=np.searchsorted(chosen, kept.labels))
 
     return Proxy(
@@ -172,8 +172,8 @@ def cifar100_for_cifar10(*, seed: int = 0) -> Proxy:
 
 def cifar10_for_cifar100() -> Proxy:
     """CIFAR-10, with a tenth of the classes."""
-    source = load("cifar10")
-    train, test = without_shared(source.train), without_shared(source.test)
+    source = load_dataset("cifar10")
+    train, test = drop_shared_images(source.train), drop_shared_images(source.test)
     return Proxy(
         data=replace(source, name="cifar10-for-cifar100", train=train, test=test),
         stands_for="cifar100",
@@ -186,7 +186,7 @@ def breast_cancer_for_heart(*, seed: int = 0) -> Proxy:
 
     Scaled to [−1, 1] like Heart's, and dealt out to four clients of the hospitals' public sizes.
     """
-    source = load("breast-cancer")
+    source = load_dataset("breast-cancer")
     middle = source.train.features.mean(0)
     _, _, directions = np.linalg.svd(source.train.features - middle, full_matrices=False)
     largest = np.abs((source.train.features - middle) @ directions[:13].T).max(0)
@@ -252,7 +252,7 @@ def _clouds(
     name: str, made_by: str, *, seed: int, records: int, features: int, separation: float
 ) -> Proxy:
     """Gaussian clouds in the hands of four clients of the hospitals' sizes."""
-    made = load(
+    made = load_dataset(
         "synthetic",
         records=records,
         features=features,
@@ -269,13 +269,13 @@ def _like_hospitals(records: Records, seed: int) -> Records:
     """Clients of the sizes of the four hospitals, which are public."""
     sizes = np.array([303, 261, 46, 130])
     ends = np.round(np.cumsum(sizes) / sizes.sum() * len(records)).astype(np.int64)
-    order = generator("seed", seed).permutation(len(records))
+    order = make_generator("seed", seed).permutation(len(records))
     clients = np.empty(len(records), np.int64)
     clients[order] = np.searchsorted(ends, np.arange(len(records)), side="right")
     return replace(records, clients=clients)
 
 
-PAIRS: dict[str, dict[str, Callable[..., Proxy]]] = {
+PROXIES: dict[str, dict[str, Callable[..., Proxy]]] = {
     "mnist": {"digits": digits_for_mnist},
     "cifar10": {"cifar100": cifar100_for_cifar10},
     "cifar100": {"cifar10": cifar10_for_cifar100},

@@ -85,7 +85,7 @@ class Records:
         >>> bool(same[0] == same[1])
         True
         """
-        return self.keys if self.keys is not None else digests(self.features)
+        return self.keys if self.keys is not None else digest_rows(self.features)
 
     @cached_property
     def digest(self) -> str:
@@ -125,22 +125,22 @@ class Records:
         """
         return self.inputs(device), task.targets(self.labels).to(device)
 
-    def like(self, task: Task, device: str = "cpu") -> tuple["Tensor", "Tensor"]:
+    def empty_tensors(self, task: Task, device: str = "cpu") -> tuple["Tensor", "Tensor"]:
         """Tensors with the shapes and types of :meth:`tensors`, but without any records.
 
         >>> from pacdp.tasks import Classification
         >>> pixels = Records(features=np.full((1, 2), 255, np.uint8), labels=np.array([3]))
-        >>> [tensor.shape for tensor in pixels.like(Classification(10))]
+        >>> [tensor.shape for tensor in pixels.empty_tensors(Classification(10))]
         [torch.Size([0, 2]), torch.Size([0])]
         """
         return self.take(np.arange(0)).tensors(task, device)
 
 
-def joined(first: Records, *others: Records) -> Records:
+def concatenate_records(first: Records, *others: Records) -> Records:
     """Records of one shape one after the other, each known by what it was made from.
 
     >>> one = Records(features=np.zeros((2, 3)), labels=np.zeros(2))
-    >>> len(joined(one, one))
+    >>> len(concatenate_records(one, one))
     4
     """
     parts = [first, *others]
@@ -254,14 +254,15 @@ def require_finite(where: str, features: Array) -> None:
         raise InputError(f"{where}, record {first}: feature {place} must be a finite number")
 
 
-def digests(rows: Array) -> Array:
+def digest_rows(rows: Array) -> Array:
     """A 128-bit digest of each row, as an array of bytes: equal numbers have equal digests.
 
     It depends on nothing but the row itself, and not on the type that a program keeps it in.
 
-    >>> digests(np.zeros((3, 5), np.uint8)).dtype
+    >>> digest_rows(np.zeros((3, 5), np.uint8)).dtype
     dtype('V16')
-    >>> bool(digests(np.array([[54, 156], [60, 300]]))[0] == digests(np.array([[54.0, 156.0]]))[0])
+    >>> whole, real = (digest_rows(np.array([[54, 156]], kind)) for kind in (int, float))
+    >>> bool(whole[0] == real[0])
     True
     """
     made = b"".join(
@@ -298,10 +299,10 @@ def _forms(rows: Array) -> Iterator[bytes]:
             yield row.tobytes()
 
 
-def generator(name: str, seed: int) -> np.random.Generator:
+def make_generator(name: str, seed: int) -> np.random.Generator:
     """A source of random numbers from a seed, which must be a whole number of at least zero.
 
-    >>> int(generator("seed", 1).integers(10)) == int(generator("seed", 1).integers(10))
+    >>> int(make_generator("seed", 1).integers(10)) == int(make_generator("seed", 1).integers(10))
     True
     """
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
@@ -309,14 +310,14 @@ def generator(name: str, seed: int) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-def stratified(groups: Array, share: float, seed: int) -> Array:
+def draw_stratified(groups: Array, share: float, seed: int) -> Array:
     """A mask of about ``share`` of the records, drawn from each group by itself.
 
-    >>> mask = stratified(np.array([0] * 10 + [1] * 20), share=0.2, seed=0)
+    >>> mask = draw_stratified(np.array([0] * 10 + [1] * 20), share=0.2, seed=0)
     >>> int(mask[:10].sum()), int(mask[10:].sum())
     (2, 4)
     """
-    generator("split", seed)
+    make_generator("split", seed)
     mask = np.zeros(len(groups), dtype=bool)
     for number, group in enumerate(np.unique(groups)):
         members = np.flatnonzero(groups == group)

@@ -31,20 +31,20 @@ def data_folder() -> Path:
 
 
 @contextmanager
-def staged(target: Path) -> Iterator[Path]:
+def replace_folder(target: Path) -> Iterator[Path]:
     """A folder to write into, which takes the place of ``target`` when all went well.
 
     Whatever goes wrong, ``target`` is as it was and nothing is left beside it but a lock; what a
     killed process left is removed by the next. One process at a time writes.
 
     >>> place = Path(tempfile.mkdtemp()) / "set"
-    >>> with staged(place) as folder:
+    >>> with replace_folder(place) as folder:
     ...     written = (folder / "a").write_bytes(b"1")
     >>> [path.name for path in place.iterdir()]
     ['a']
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    with only_one(target):
+    with exclusive_lock(target):
         folder, old = (target.with_name(f".{target.name}-{end}") for end in ("new", "old"))
         if old.exists() and not target.exists():
             old.rename(target)
@@ -70,7 +70,7 @@ def staged(target: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def only_one(target: Path) -> Iterator[None]:
+def exclusive_lock(target: Path) -> Iterator[None]:
     """Wait until no other process works on ``target``.
 
     The lock file stays: taking it away would let in two who wait for two files of one name.
@@ -89,7 +89,7 @@ def _sync(path: Path) -> None:
 
 
 @contextmanager
-def files_of(source: Path, names: Collection[str]) -> Iterator[dict[str, Path]]:
+def open_files(source: Path, names: Collection[str]) -> Iterator[dict[str, Path]]:
     """Those of the named files that ``source`` holds: a folder, or an archive of any depth.
 
     Of an archive only the named files are unpacked, under their bare names, into a folder that is

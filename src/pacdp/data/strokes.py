@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pacdp.data.builtin import TEST_SHARE
-from pacdp.data.records import Dataset, Provenance, Records, generator, stratified
+from pacdp.data.records import Dataset, Provenance, Records, draw_stratified, make_generator
 from pacdp.data.strokes_templates import TEMPLATES
 from pacdp.errors import InputError
 from pacdp.tasks import Classification
@@ -39,7 +39,7 @@ def strokes(*, records: int = 20000, seed: int = 0) -> Dataset:
     kinds = len(TEMPLATES)
     if size < 5 * kinds:
         raise InputError(f"records = {size}: must be at least 5 for each of {kinds} classes")
-    random = generator("seed", seed)
+    random = make_generator("seed", seed)
     labels = np.arange(size, dtype=np.int64) % kinds
     paths = np.empty((size, POINTS, 2), np.float32)
     for digit, ways in TEMPLATES.items():
@@ -51,7 +51,7 @@ def strokes(*, records: int = 20000, seed: int = 0) -> Dataset:
             drawn = np.flatnonzero(chosen == number)
             paths[drawn] = _written(_template(way), len(drawn), random)
     made = Records(features=_ink(_bent(paths, random), random), labels=labels)
-    test = stratified(labels, TEST_SHARE, seed)
+    test = draw_stratified(labels, TEST_SHARE, seed)
     return Dataset(
         name="strokes",
         train=made.take(~test),
@@ -63,14 +63,14 @@ def strokes(*, records: int = 20000, seed: int = 0) -> Dataset:
     )
 
 
-def scribbles(records: int, seed: int) -> Image:
+def draw_scribbles(records: int, seed: int) -> Image:
     """Random strokes of the same pen that are no digits, and know of none.
 
-    >>> scribbles(3, seed=0).shape
+    >>> draw_scribbles(3, seed=0).shape
     (3, 1, 28, 28)
     """
     size = int(count("records", records))
-    random = generator("seed", seed)
+    random = make_generator("seed", seed)
     number = random.integers(1, 4, size)
     paths = np.empty((size, POINTS, 2), np.float32)
     for lines in (1, 2, 3):

@@ -30,9 +30,9 @@ from pacdp.data.records import (
     Dataset,
     Provenance,
     Records,
-    digests,
+    digest_rows,
+    draw_stratified,
     require_finite,
-    stratified,
 )
 from pacdp.errors import DataError, InputError
 from pacdp.tasks import Regression, Task, load_task, task_for_classes
@@ -262,7 +262,7 @@ def _read_csv(path: Path, ranges: Ranges, unit: str, like: tuple[str, ...] | Non
         labels=_numbers(path, "label", _column(header, rows, "label")),
         units=None if people is None else np.array([name.strip() for _, name in people]),
         columns=names,
-        keys=digests(np.stack(raw, axis=1)),
+        keys=digest_rows(np.stack(raw, axis=1)),
         lines=[line for line, _ in rows],
     )
 
@@ -363,7 +363,7 @@ def _read_npz(path: Path) -> _File:
     require_finite(str(path), features)
     Regression().require_labels(str(path), labels)
     people = None if units is None else units.astype(str)
-    return _File(path, features, labels, people, None, digests(features))
+    return _File(path, features, labels, people, None, digest_rows(features))
 
 
 def _ranges(path: Path) -> Ranges:
@@ -457,7 +457,7 @@ def _set_aside(records: Records, task: Task, share: float, split: int) -> Array:
     units = np.arange(len(records)) if records.units is None else records.units
     _, first, belongs = np.unique(units, return_index=True, return_inverse=True)
     groups = np.stack([records.clients[first], task.groups(records.labels[first])], axis=1)
-    return stratified(np.unique(groups, axis=0, return_inverse=True)[1], share, split)[belongs]
+    return draw_stratified(np.unique(groups, axis=0, return_inverse=True)[1], share, split)[belongs]
 
 
 def _typed(where: str, labels: Array, task: Task, lines: Sequence[int] | None = None) -> Array:

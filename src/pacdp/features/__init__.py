@@ -4,18 +4,18 @@ Noise grows with the number of weights, so what a budget buys depends on how few
 classes apart. A map that uses nothing private costs no privacy, whatever it does.
 """
 
-from pacdp.features.configuration import Representation, Track
-from pacdp.features.pipeline import Fitted, fitted, refuse_private, represent
-from pacdp.features.public_data import POOLS, Pool, pool
+from pacdp.features.configuration import Features, Track
+from pacdp.features.pipeline import Fitted, extract_features, fit_features, refuse_public_overlap
+from pacdp.features.public_data import PUBLIC_DATA, PublicData, load_public_data
 
 __all__ = [
-    "POOLS",
+    "PUBLIC_DATA",
+    "Features",
     "Fitted",
-    "Pool",
-    "Representation",
+    "PublicData",
     "Track",
-    "fitted",
-    "pool",
-    "refuse_private",
-    "represent",
+    "extract_features",
+    "fit_features",
+    "load_public_data",
+    "refuse_public_overlap",
 ]

@@ -13,7 +13,7 @@ from typing import TypeVar
 import platformdirs
 from safetensors import SafetensorError
 
-from pacdp.data.storage import only_one
+from pacdp.data.storage import exclusive_lock
 from pacdp.errors import DataError
 
 VARIABLE = "PACDP_CACHE_DIR"
@@ -43,7 +43,7 @@ def kept(name: str, *, read: Callable[[Path], Content], make: Callable[[Path], N
         found = _whole(path, read)
         if found is not None:
             return found
-        with only_one(path):
+        with exclusive_lock(path):
             found = _whole(path, read)
             if found is None:
                 beside = path.with_name(f".{name}.new")

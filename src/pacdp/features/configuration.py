@@ -11,15 +11,15 @@ MOST_DIMENSIONS = 512
 Track = Literal["public", "private-only"]
 
 
-class Representation(Settings):
+class Features(Settings):
     """A public way from a record to the numbers that a model is trained on.
 
     It is fixed before any private record is read, so it costs nothing. Without ``public`` no record
     of anyone goes into it: what must be learned is learned from generated images.
 
-    >>> Representation(name="gradients").track
+    >>> Features(name="gradients").track
     'private-only'
-    >>> Representation(name="network", public="cifar100").track
+    >>> Features(name="network", public="cifar100").track
     'public'
     """
 

@@ -17,11 +17,11 @@ from pacdp.data.proxy import refuse_overlap
 from pacdp.data.records import Array, Records
 from pacdp.errors import InputError
 from pacdp.features.cache import DamagedError, kept
-from pacdp.features.configuration import MOST_DIMENSIONS, Representation
+from pacdp.features.configuration import MOST_DIMENSIONS, Features
 from pacdp.features.extractors import Map, all_settings, answers, learned, map_of, restored
 from pacdp.features.network import Observer
 from pacdp.features.projection import Projection, principal, shaped
-from pacdp.features.public_data import pool
+from pacdp.features.public_data import load_public_data
 from pacdp.features.synthetic import generated
 
 # Another number where the same settings give another map: what is on disk is then left alone.
@@ -41,14 +41,14 @@ def quiet(words: str, done: int, total: int) -> None:
 class Fitted:
     """A map that is ready, with what it was made from."""
 
-    settings: Representation
+    settings: Features
     features: Map
     projection: Projection | None
     provenance: dict[str, str]
     """Public records and their digest, or none; and the shape of records that it takes."""
     key: str
 
-    def represent(self, dataset: Dataset, *, observe: Observer = quiet) -> Dataset:
+    def transform(self, dataset: Dataset, *, observe: Observer = quiet) -> Dataset:
         """The same records as the map sees them: their labels, holders and identities stay."""
         return replace(
             dataset,
@@ -93,24 +93,24 @@ class Fitted:
         return found
 
 
-def represent(dataset: Dataset, settings: Representation, *, observe: Observer = quiet) -> Dataset:
+def extract_features(dataset: Dataset, settings: Features, *, observe: Observer = quiet) -> Dataset:
     """Private records as a public map sees them; a map that was made from any of them is refused.
 
-    >>> from pacdp.data import load
-    >>> seen = represent(load("heart"), Representation())
+    >>> from pacdp.data import load_dataset
+    >>> seen = extract_features(load_dataset("heart"), Features())
     >>> round(float((seen.train.features[0] ** 2).sum()), 6)
     1.0
     """
-    refuse_private(settings, dataset)
-    ready = fitted(settings, dataset.shape, observe=observe)
-    return ready.represent(dataset, observe=observe)
+    refuse_public_overlap(settings, dataset)
+    ready = fit_features(settings, dataset.shape, observe=observe)
+    return ready.transform(dataset, observe=observe)
 
 
-def refuse_private(settings: Representation, dataset: Dataset) -> None:
+def refuse_public_overlap(settings: Features, dataset: Dataset) -> None:
     """Refuse public records, to learn from or to judge by, that are also private ones.
 
-    >>> from pacdp.data import load
-    >>> refuse_private(Representation(name="gradients"), load("digits"))
+    >>> from pacdp.data import load_dataset
+    >>> refuse_public_overlap(Features(name="gradients"), load_dataset("digits"))
     """
     if settings.public is not None:
         _refuse_private(settings.public, dataset)
@@ -119,25 +119,25 @@ def refuse_private(settings: Representation, dataset: Dataset) -> None:
 @lru_cache(maxsize=2)
 def _refuse_private(name: str, dataset: Dataset) -> None:
     """The same, once for each: a refusal is not kept, what is apart stays apart."""
-    public = pool(name)
-    parts = (public.training, public.rehearsal, public.judge.data)
+    public = load_public_data(name)
+    parts = (public.training, public.selection_training, public.selection_proxy.data)
     # One part may serve twice, and is looked at once.
     for part in {id(part): part for part in parts}.values():
         refuse_overlap(part, dataset)
 
 
-def fitted(
-    settings: Representation,
+def fit_features(
+    settings: Features,
     shape: tuple[int, ...],
     *,
-    rehearsal: bool = False,
+    for_selection: bool = False,
     observe: Observer = quiet,
 ) -> Fitted:
     """The map for records of a shape; what it must learn is learned once, and kept.
 
-    For a ``rehearsal`` it learns nothing from the public records that plans are judged by.
+    With ``for_selection`` it learns nothing from the public records that plans are judged by.
 
-    >>> ready = fitted(Representation(), (6,))
+    >>> ready = fit_features(Features(), (6,))
     >>> ready.provenance["records"], ready.settings.track
     ('none', 'private-only')
     """
@@ -159,7 +159,7 @@ def fitted(
             },
             key="",
         )
-    records = _public(settings, shape, rehearsal)
+    records = _public(settings, shape, for_selection)
     content = {
         **settings.model_dump(mode="json", exclude={"dimension", "whitening"}),
         "settings": chosen,
@@ -180,12 +180,12 @@ def fitted(
     return found
 
 
-def _public(settings: Representation, shape: tuple[int, ...], rehearsal: bool) -> Dataset | None:
+def _public(settings: Features, shape: tuple[int, ...], for_selection: bool) -> Dataset | None:
     """The public records it learns from, if any."""
     if settings.public is None:
         return None
-    public = pool(settings.public)
-    records = public.rehearsal if rehearsal else public.training
+    public = load_public_data(settings.public)
+    records = public.selection_training if for_selection else public.training
     if records.shape != shape:
         raise InputError(
             f"representation.public = {settings.public}: has records {records.shape}, must have "
@@ -196,7 +196,7 @@ def _public(settings: Representation, shape: tuple[int, ...], rehearsal: bool) -
 
 def _make(
     path: Path,
-    settings: Representation,
+    settings: Features,
     shape: tuple[int, ...],
     chosen: Mapping[str, int],
     records: Dataset | None,
@@ -235,7 +235,7 @@ def _make(
 
 def _read(
     path: Path,
-    settings: Representation,
+    settings: Features,
     shape: tuple[int, ...],
     chosen: Mapping[str, int],
     key: str,

@@ -11,66 +11,68 @@ from functools import lru_cache
 
 import numpy as np
 
-from pacdp.data import Dataset, load
-from pacdp.data.proxy import Proxy, digits_for_mnist, without_shared
-from pacdp.data.records import Provenance, Records, joined
+from pacdp.data import Dataset, load_dataset
+from pacdp.data.proxy import Proxy, digits_for_mnist, drop_shared_images
+from pacdp.data.records import Provenance, Records, concatenate_records
 from pacdp.tasks import Classification
 from pacdp.validation import member
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Pool:
+class PublicData:
     """Public records in their two parts."""
 
     name: str
     training: Dataset
     """What the network that is used is trained on."""
-    rehearsal: Dataset
+    selection_training: Dataset
     """What it is trained on while the plan is being decided: nothing that it is judged by."""
-    judge: Proxy
+    selection_proxy: Proxy
     """The task on which plans are judged."""
 
 
 @lru_cache(maxsize=2)
-def pool(name: str) -> Pool:
+def load_public_data(name: str) -> PublicData:
     """The public records of that name.
 
-    >>> pool("mnist")
+    >>> load_public_data("mnist")
     Traceback (most recent call last):
     ...
     pacdp.errors.InputError: representation.public = 'mnist': must be one of cifar100, cifar10, ...
     """
-    return POOLS[member("representation.public", name, POOLS)]()
+    return PUBLIC_DATA[member("representation.public", name, PUBLIC_DATA)]()
 
 
-def _cifar100() -> Pool:
+def _cifar100() -> PublicData:
     """Ninety classes to train on, and ten that no network has seen to judge plans by."""
-    training, judged = _by_classes(load("cifar100"), judges=10)
-    return Pool(
+    training, judged = _by_classes(load_dataset("cifar100"), judges=10)
+    return PublicData(
         name="cifar100",
         training=training,
-        rehearsal=training,
-        judge=Proxy(data=judged, stands_for="cifar10", made_by="ten classes left out of training"),
+        selection_training=training,
+        selection_proxy=Proxy(
+            data=judged, stands_for="cifar10", made_by="ten classes left out of training"
+        ),
     )
 
 
-def _cifar10() -> Pool:
+def _cifar10() -> PublicData:
     """The training images to train on; plans are judged by five classes, on the other five alone.
 
     A network that knows the classes of its judge makes any task look easy.
     """
-    source = load("cifar10")
+    source = load_dataset("cifar10")
     rehearsal, judged = _by_classes(source, judges=5)
-    return Pool(
+    return PublicData(
         name="cifar10",
         training=replace(
             source,
             name="cifar10, training images",
-            train=without_shared(source.train),
+            train=drop_shared_images(source.train),
             test=source.test.take(np.arange(0)),
         ),
-        rehearsal=rehearsal,
-        judge=Proxy(
+        selection_training=rehearsal,
+        selection_proxy=Proxy(
             data=judged, stands_for="cifar100", made_by="five classes left out of training"
         ),
     )
@@ -82,7 +84,7 @@ def _by_classes(source: Dataset, *, judges: int) -> tuple[Dataset, Dataset]:
     unseen, seen = np.sort(drawn[:judges]), np.sort(drawn[judges:])
 
     def part(records: Records, classes: np.ndarray) -> Records:
-        kept = without_shared(records.take(np.isin(records.labels, classes)))
+        kept = drop_shared_images(records.take(np.isin(records.labels, classes)))
         return replace(kept, labels=np.searchsorted(classes, kept.labels))
 
     def task(classes: np.ndarray) -> Classification:
@@ -91,7 +93,7 @@ def _by_classes(source: Dataset, *, judges: int) -> tuple[Dataset, Dataset]:
     training = replace(
         source,
         name=f"{source.name}, {len(seen)} classes",
-        train=joined(part(source.train, seen), part(source.test, seen)),
+        train=concatenate_records(part(source.train, seen), part(source.test, seen)),
         test=part(source.test, seen).take(np.arange(0)),
         task=task(seen),
     )
@@ -111,16 +113,16 @@ def _by_classes(source: Dataset, *, judges: int) -> tuple[Dataset, Dataset]:
     return training, judged
 
 
-def _handwriting() -> Pool:
+def _handwriting() -> PublicData:
     """Generated strokes and scikit-learn's digits; plans are judged by digits, on strokes alone."""
-    strokes = load("strokes", records=60_000)
+    strokes = load_dataset("strokes", records=60_000)
     judge = digits_for_mnist(copies=10)
     digits = judge.data
     both = (strokes.provenance, digits.provenance)
     training = replace(
         strokes,
         name="generated strokes and scikit-learn's digits",
-        train=joined(strokes.train, strokes.test, digits.train, digits.test),
+        train=concatenate_records(strokes.train, strokes.test, digits.train, digits.test),
         test=strokes.test.take(np.arange(0)),
         provenance=Provenance(
             source=" and ".join(one.source for one in both),
@@ -132,13 +134,15 @@ def _handwriting() -> Pool:
     rehearsal = replace(
         strokes,
         name="generated strokes",
-        train=joined(strokes.train, strokes.test),
+        train=concatenate_records(strokes.train, strokes.test),
         test=strokes.test.take(np.arange(0)),
     )
-    return Pool(name="handwriting", training=training, rehearsal=rehearsal, judge=judge)
+    return PublicData(
+        name="handwriting", training=training, selection_training=rehearsal, selection_proxy=judge
+    )
 
 
-POOLS: dict[str, Callable[[], Pool]] = {
+PUBLIC_DATA: dict[str, Callable[[], PublicData]] = {
     "cifar100": _cifar100,
     "cifar10": _cifar10,
     "handwriting": _handwriting,

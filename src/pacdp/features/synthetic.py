@@ -8,7 +8,7 @@ Grey: strokes of a pen that mean nothing.
 import numpy as np
 from numpy.typing import NDArray
 
-from pacdp.data.strokes import scribbles
+from pacdp.data.strokes import draw_scribbles
 from pacdp.errors import InputError
 
 Images = NDArray[np.uint8]
@@ -31,14 +31,14 @@ def generated(shape: tuple[int, ...], *, records: int, seed: int) -> Images:
             f"generated images: there are none of shape {shape}, only (1, 28, 28) and colour"
         )
     if shape[0] == 1:
-        return scribbles(records, seed)
-    return dead_leaves(records, shape[1:], seed=seed)
+        return draw_scribbles(records, seed)
+    return draw_dead_leaves(records, shape[1:], seed=seed)
 
 
-def dead_leaves(records: int, sides: tuple[int, ...], *, seed: int) -> Images:
+def draw_dead_leaves(records: int, sides: tuple[int, ...], *, seed: int) -> Images:
     """Discs of random colours that cover one another.
 
-    >>> dead_leaves(1, (16, 16), seed=0).dtype
+    >>> draw_dead_leaves(1, (16, 16), seed=0).dtype
     dtype('uint8')
     """
     random = np.random.default_rng([seed, 11])

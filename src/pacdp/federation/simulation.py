@@ -91,11 +91,11 @@ def simulate(
     (:mod:`pacdp.federation.engines.base`): the numbers are the same to rounding, and
     ``serial`` is for debugging.
 
-    >>> from pacdp.data import load, partition
+    >>> from pacdp.data import load_dataset, partition_records
     >>> from pacdp.federation import Population, Privacy, Recipe, Training, make_plan
     >>> from pacdp.methods import build_method
-    >>> data = load("heart")
-    >>> hospitals = partition(data, "natural")
+    >>> data = load_dataset("heart")
+    >>> hospitals = partition_records(data, "natural")
     >>> recipe = Recipe(
     ...     training=Training(rounds=3, local_steps=1), privacy=Privacy(epsilon=1.0)
     ... )
@@ -126,7 +126,7 @@ def simulate(
     if observe is not None:
         callbacks.append(_Observing(history, observe))
     transport = UnreliableTransport(
-        InProcessTransport(bench, partition.of(dataset), ledgers, engine=computing),
+        InProcessTransport(bench, partition.client_records(dataset), ledgers, engine=computing),
         failure_rate=failure_rate,
         seed=plan.seed,
     )

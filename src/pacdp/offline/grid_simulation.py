@@ -125,7 +125,7 @@ class GridSimulation:
                 checked=True,
             )
             for by_budget, bench, (data, split) in zip(plans, benches, records, strict=True)
-            for number, own in enumerate(split.of(data))
+            for number, own in enumerate(split.client_records(data))
         ]
         self._engine = _GridEngine(
             benches[0], self._layout, plans=plans, budget_of=budget_of, bounds_of=bounds_of

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pacdp.curve import select_thresholds
-from pacdp.data import proxy_for
+from pacdp.data import load_proxy
 from pacdp.federation import Optimiser, Recipe, Training
 from pacdp.offline import Grid, Setting
 from pacdp.offline.grid import run_grid
@@ -55,7 +55,7 @@ def heart_like(learning_rate: float, *, rounds: int = 20) -> Setting:
     20
     """
     return Setting(
-        proxy=proxy_for("heart", "synthetic"),
+        proxy=load_proxy("heart", "synthetic"),
         sizes={"Cleveland": 303, "Hungary": 261, "Switzerland": 46, "Long Beach": 130},
         recipe=Recipe(
             training=Training(rounds=rounds, local_steps=1, optimiser=Optimiser(lr=learning_rate))

@@ -20,7 +20,7 @@ from scipy.optimize import elementwise
 from pacdp.errors import InputError
 from pacdp.federation import Workbench
 from pacdp.federation.weights import client_weights
-from pacdp.models import parameter_count
+from pacdp.models import count_parameters
 from pacdp.offline import Setting
 from pacdp.validation import FloatArray, count, not_negative, positive
 
@@ -128,10 +128,10 @@ def exact_bias(gradients: ArrayLike, bounds: ArrayLike) -> FloatArray:
 def proxy_norms(setting: Setting, *, seed: int = 0) -> FloatArray:
     """Norms of the proxy's gradients at the model's first weights. Nothing here is private.
 
-    >>> from pacdp.data import proxy_for
+    >>> from pacdp.data import load_proxy
     >>> from pacdp.federation import Recipe, Training
     >>> setting = Setting(
-    ...     proxy=proxy_for("heart", "synthetic"), sizes={"a": 100},
+    ...     proxy=load_proxy("heart", "synthetic"), sizes={"a": 100},
     ...     recipe=Recipe(training=Training(rounds=5, local_steps=1)),
     ... )
     >>> len(proxy_norms(setting)) == len(setting.proxy.data.train)
@@ -151,10 +151,10 @@ def surrogate_bounds(
     Σ p_i²·(z_i/B_i)². Without a ``kappa`` it is one over the number of steps: over K steps a bias
     that stays the same adds up to K times itself, and independent noise only to √K times.
 
-    >>> from pacdp.data import proxy_for
+    >>> from pacdp.data import load_proxy
     >>> from pacdp.federation import Recipe, Training
     >>> setting = Setting(
-    ...     proxy=proxy_for("heart", "synthetic"), sizes={"a": 300, "b": 100},
+    ...     proxy=load_proxy("heart", "synthetic"), sizes={"a": 300, "b": 100},
     ...     recipe=Recipe(training=Training(rounds=20, local_steps=1)),
     ... )
     >>> low, high = surrogate_bounds(setting, [0.05, 5.0])
@@ -175,7 +175,7 @@ def surrogate_bounds(
     steps = plans[0].rounds * max(client.steps for client in plans[0].clients)
     surrogate = Surrogate(
         norms=proxy_norms(setting, seed=seed),
-        dimension=parameter_count(Workbench(plans[0]).model),
+        dimension=count_parameters(Workbench(plans[0]).model),
         divisor=1.0,
         kappa=1 / steps if kappa is None else kappa,
     )

@@ -12,15 +12,15 @@ NAMES = 30
 CELLS = 120
 
 
-def figure(dataset: Dataset, partition: Partition) -> Figure:
+def draw_partition(dataset: Dataset, partition: Partition) -> Figure:
     """Records of each class at each client, and how many each client has in all.
 
-    >>> from pacdp.data import load, partition
-    >>> data = load("heart")
-    >>> len(figure(data, partition(data, "natural")).axes)
+    >>> from pacdp.data import load_dataset, partition_records
+    >>> data = load_dataset("heart")
+    >>> len(draw_partition(data, partition_records(data, "natural")).axes)
     3
     """
-    counts = partition.counts(dataset)
+    counts = partition.class_counts(dataset)
     clients, classes = counts.shape
     picture = Figure(figsize=(9, min(2.8 + 0.22 * clients, 12)), layout="constrained")
     left, right = picture.subplots(1, 2, sharey=True, width_ratios=[3, 1])

@@ -3,24 +3,24 @@
 import numpy as np
 from matplotlib.figure import Figure
 
-from pacdp.data import load
-from pacdp.data.strokes import scribbles
-from pacdp.features.synthetic import Images, dead_leaves
+from pacdp.data import load_dataset
+from pacdp.data.strokes import draw_scribbles
+from pacdp.features.synthetic import Images, draw_dead_leaves
 
 _ROWS, _COLUMNS, _GAP = 2, 16, 2
 
 
-def figure(*, seed: int = 0) -> Figure:
+def draw_generated_images(*, seed: int = 0) -> Figure:
     """A contact sheet: scribbles, dead leaves, and strokes that are digits.
 
-    >>> [panel.get_title(loc="left")[:11] for panel in figure().axes]
+    >>> [panel.get_title(loc="left")[:11] for panel in draw_generated_images().axes]
     ['Scribbles: ', 'Dead leaves', 'Strokes: di']
     """
     number = _ROWS * _COLUMNS
-    digits = load("strokes", records=5 * number, seed=seed).train
+    digits = load_dataset("strokes", records=5 * number, seed=seed).train
     kinds = {
-        "Scribbles: what grey maps learn from without public records": scribbles(number, seed),
-        "Dead leaves: what colour maps learn from without public records": dead_leaves(
+        "Scribbles: what grey maps learn from without public records": draw_scribbles(number, seed),
+        "Dead leaves: what colour maps learn from without public records": draw_dead_leaves(
             number, (32, 32), seed=seed
         ),
         "Strokes: digits that nobody wrote, in the public pool of handwriting": digits.features[

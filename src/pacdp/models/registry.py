@@ -21,7 +21,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 }
 
 
-def build(
+def build_model(
     name: str, *, shape: tuple[int, ...], outputs: int, seed: int = 0, **settings: Any
 ) -> nn.Module:
     """The model ``name`` for records of ``shape``; the same seed gives the same weights.
@@ -29,7 +29,7 @@ def build(
     ``outputs`` is one for each class, or 1 for regression. The weights are drawn apart from torch's
     own random state, which is left as it was.
 
-    >>> first, second = (build("mlp", shape=(13,), outputs=2, seed=1) for _ in range(2))
+    >>> first, second = (build_model("mlp", shape=(13,), outputs=2, seed=1) for _ in range(2))
     >>> all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters()))
     True
     """
@@ -58,10 +58,10 @@ def build(
         return make(shape, outputs, **settings)
 
 
-def parameter_count(model: nn.Module) -> int:
+def count_parameters(model: nn.Module) -> int:
     """The number of trained parameters, d.
 
-    >>> parameter_count(nn.Linear(13, 2))
+    >>> count_parameters(nn.Linear(13, 2))
     28
     """
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
