@@ -12,16 +12,17 @@ from pydantic import ValidationError
 from pacdp.arithmetic import ARITHMETIC
 from pacdp.curve import Curve
 from pacdp.errors import DataError
-from pacdp.experiments import Outcome, prepare, read_experiment
+from pacdp.experiments import RunResult, prepare, read_experiment
 from pacdp.experiments.execute import execute
 from pacdp.experiments.offline import setting_for
 from pacdp.federation import Checkpoint, Plan
 from pacdp.federation.checkpoint import Progress
-from pacdp.methods import method
+from pacdp.methods import build_method
 from pacdp.offline.grid import Cell, Kept
 from pacdp.paper.studies.artifact_store import Shelf
 from pacdp.tuning import Tuned
 from pacdp.tuning.tuned_configuration import Expected
+from tests.curve.evidence import make_evidence
 
 HEART = read_experiment("heart", profile="smoke")
 PREPARED = prepare(HEART, method=HEART.made_method("fixed"))
@@ -37,7 +38,7 @@ OTHERS = [
 
 
 def curve_file(path):
-    Curve(**POWER, evidence={"seeds": [0]}).save(path)
+    Curve(**POWER, evidence=make_evidence()).save(path)
     return Curve.load
 
 
@@ -68,13 +69,13 @@ def scores_file(path):
     return lambda path: Kept.open(path, setting)
 
 
-def outcome_file(path):
-    Outcome.of(PREPARED, execute(PREPARED)).save(path)
-    return Outcome.load
+def result_file(path):
+    RunResult.of(PREPARED, execute(PREPARED)).save_file(path)
+    return RunResult.load_file
 
 
 def stamp(content, value):
-    """The same content with another arithmetic, or with none; that of an outcome is in its plan."""
+    """The same content with another arithmetic, or with none; that of a result is in its plan."""
     place = content.get("plan", content)
     assert place.pop("arithmetic") == ARITHMETIC
     if value is not MISSING:
@@ -82,7 +83,7 @@ def stamp(content, value):
     return content
 
 
-@pytest.mark.parametrize("make", [curve_file, plan_file, tuned_file, scores_file, outcome_file])
+@pytest.mark.parametrize("make", [curve_file, plan_file, tuned_file, scores_file, result_file])
 def test_files_of_other_versions_are_refused(make, tmp_path):
     path = tmp_path / "file"
     load = make(path)
@@ -123,12 +124,12 @@ def test_folders_of_studies_from_other_versions_are_refused(tmp_path):
 
 
 def test_curves_written_by_hand_need_no_version(tmp_path):
-    assert method("pac-dp", {"curve": POWER}).curve(1.0) == 0.5
+    assert build_method("pac-dp", {"curve": POWER}).curve(1.0) == 0.5
     # Nor does the file of one: nothing about it depends on how a release is computed.
     path = tmp_path / "curve.json"
     Curve(**POWER).save(path)
     assert "arithmetic" not in json.loads(path.read_text())
-    assert method("pac-dp", {"curve": path}).curve(1.0) == 0.5
+    assert build_method("pac-dp", {"curve": path}).curve(1.0) == 0.5
 
 
 def test_the_checksum_of_a_curve_covers_the_version(tmp_path, monkeypatch):

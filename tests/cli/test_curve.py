@@ -28,7 +28,7 @@ def test_fit_writes_a_curve_and_says_how_good_it_is(fitted):
     for word in ("synthetic-for-heart", "left-out budgets", "regret", "zero-out", "4 budgets x 4"):
         assert word in text
     curve = Curve.load(path)
-    assert curve.evidence["plan"]["training"]["rounds"] == 3
+    assert curve.evidence.plan["training"]["rounds"] == 3
     assert [item.name for item in path.parent.iterdir()] == ["curve.json"]
 
 

@@ -23,13 +23,13 @@ from pacdp.federation import (
     Privacy,
     Training,
     Workbench,
-    make_plan,
     simulate,
 )
 from pacdp.federation.client import simulated_noise
-from pacdp.methods import Answer, method
+from pacdp.methods import Answer, build_method
 from pacdp.privacy import Adjacency, Guarantee, MemoryLedger, SQLiteLedger
 from pacdp.tasks import Classification
+from tests.plans import plan_of
 
 DATA = load("heart")
 HOSPITALS = partition(DATA, "natural")
@@ -41,11 +41,11 @@ def plan(**changes):
         "sizes": HOSPITALS.named_sizes,
         "shape": DATA.shape,
         "task": Classification(2),
-        "method": method("fixed"),
+        "method": build_method("fixed"),
         "training": Training(rounds=3, local_epochs=2, batch=64),
         "privacy": Privacy(epsilon=1.0),
     }
-    return make_plan(**parts | changes)
+    return plan_of(**parts | changes)
 
 
 class Spy:
@@ -84,7 +84,7 @@ def test_it_refuses_after_as_many_answers_as_planned():
 
 def test_a_cap_below_the_budget_holds_as_well():
     """Under dp-fedavg a generous client is planned at another's budget: the plan still binds."""
-    made = plan(method=method("dp-fedavg"), privacy=Privacy(epsilon=(5.0, 0.1, 5.0, 5.0)))
+    made = plan(method=build_method("dp-fedavg"), privacy=Privacy(epsilon=(5.0, 0.1, 5.0, 5.0)))
     client = Client(0, made, RECORDS[0])
     for _ in range(3):
         client.answer(broadcast(made))
@@ -290,7 +290,7 @@ def test_a_plan_is_private_or_not_but_never_half():
 def test_a_client_with_a_ledger_takes_no_part_without_a_guarantee(tmp_path):
     book = ledger(tmp_path / "a.ledger", plan())
     with pytest.raises(InputError, match="fedavg has no guarantee, and must have no ledger"):
-        Client(0, plan(method=method("fedavg")), RECORDS[0], book=book)
+        Client(0, plan(method=build_method("fedavg")), RECORDS[0], book=book)
 
 
 def test_another_hospitals_ledger_is_refused(tmp_path):
@@ -349,11 +349,11 @@ def test_another_plan_on_the_same_ledger_is_another_run():
 
 def test_dropout_does_not_let_one_record_move_the_others():
     """A record that overflows must not change what is drawn for everybody else."""
-    made = make_plan(
+    made = plan_of(
         sizes={"a": 64},
         shape=(3, 8, 8),
         task=Classification(3),
-        method=method("fixed"),
+        method=build_method("fixed"),
         model=Model(name="resnet18"),
         training=Training(rounds=3, local_steps=1),
         privacy=Privacy(epsilon=1.0),
@@ -386,11 +386,11 @@ def test_dropout_does_not_let_one_record_move_the_others():
 
 
 def test_a_method_without_a_guarantee_cannot_release():
-    made = plan(method=method("fedavg"))
+    made = plan(method=build_method("fedavg"))
     client = Client(0, made, RECORDS[0])
     assert client.book is None
     assert set(client.answer(broadcast(made)).update) == {"1.weight", "1.bias"}
-    client.method = method("fixed")
+    client.method = build_method("fixed")
     with pytest.raises(BudgetExceededError, match="has no budget"):
         client.answer(broadcast(made))
 

@@ -20,13 +20,13 @@ from pacdp.federation import (
     Spending,
     Training,
     Workbench,
-    make_plan,
     simulate,
 )
 from pacdp.federation.engines.base import choose_engine
-from pacdp.methods import METHODS, method
+from pacdp.methods import METHODS, build_method
 from pacdp.methods.fixed import Fixed
 from pacdp.tasks import Regression
+from tests.plans import plan_of
 
 pytestmark = pytest.mark.usefixtures("two_threads")
 HEART = load("heart")
@@ -55,11 +55,11 @@ def plan(parts, data, **changes):
         "sizes": parts.named_sizes,
         "shape": data.shape,
         "task": data.task,
-        "method": method("fixed"),
+        "method": build_method("fixed"),
         "training": Training(rounds=3, local_epochs=2, batch=64),
         "privacy": Privacy(epsilon=1.0),
     }
-    return make_plan(**values | changes)
+    return plan_of(**values | changes)
 
 
 def same(one, other):
@@ -67,9 +67,9 @@ def same(one, other):
     for name, value in one.model.items():
         torch.testing.assert_close(value, other.model[name], rtol=1e-4, atol=1e-5)
     for mine, theirs in zip(one.clients(), other.clients(), strict=True):
-        for key in ("epsilon_realised", "releases", "refused", "failed", "mu_realised"):
-            assert mine[key] == theirs[key], key
-    assert [row["answered"] for row in one.history] == [row["answered"] for row in other.history]
+        for key in ("epsilon_spent", "releases", "refused", "failed", "mu_spent"):
+            assert getattr(mine, key) == getattr(theirs, key), key
+    assert [row.answered for row in one.history] == [row.answered for row in other.history]
 
 
 @settings(max_examples=25, deadline=None)
@@ -94,7 +94,7 @@ def test_together_or_one_by_one(
     made = plan(
         parts,
         HEART,
-        method=method(name, CURVE if name == "pac-dp" else {}),
+        method=build_method(name, CURVE if name == "pac-dp" else {}),
         training=Training(
             rounds=3,
             clients_per_round=max(1, int(share * clients)),
@@ -131,7 +131,7 @@ def test_images_of_clients_that_differ(engine, model):
 
 @pytest.mark.parametrize("name", ["aqc", "nbafl", "fedavg", "rpdp-fl"])
 def test_on_threads_any_method(name):
-    made = plan(HOSPITALS, HEART, method=method(name))
+    made = plan(HOSPITALS, HEART, method=build_method(name))
     same(
         simulate(made, HEART, HOSPITALS, engine="one-by-one"),
         simulate(made, HEART, HOSPITALS, engine="threads"),
@@ -226,7 +226,7 @@ def test_a_mistake_in_a_stack_says_how_to_find_it(monkeypatch):
     ("changes", "chosen"),
     [
         ({}, "stacked"),
-        ({"method": method("aqc")}, "one-by-one"),
+        ({"method": build_method("aqc")}, "one-by-one"),
         ({"model": Model(name="mlp")}, "stacked"),
     ],
 )
@@ -247,7 +247,7 @@ def test_convolutions_use_the_cores(monkeypatch, cores, chosen):
 @pytest.mark.parametrize(
     ("engine", "changes", "message"),
     [
-        ("stacked", {"method": method("aqc")}, "engine = stacked: aqc trains in its own way"),
+        ("stacked", {"method": build_method("aqc")}, "engine = stacked: aqc trains in its own way"),
         ("stacked", {"make": Net}, "engine = stacked: the model cannot be stacked"),
         ("threads", {"make": Net}, "engine = threads: the model may draw random numbers"),
         ("stakced", {}, "engine = 'stakced'.*stacked"),
@@ -336,4 +336,4 @@ def test_whether_a_client_answers_depends_on_no_record(label, engine):
         if value.shape == (2, 4):
             value[0], value[1] = -large, large
     result = simulate(made, data, parts, initial=weights, engine=engine)
-    assert result.history[0]["answered"] == 1
+    assert result.history[0].answered == 1

@@ -11,12 +11,13 @@ from scipy.stats import binom
 
 from pacdp.data import load, partition
 from pacdp.errors import DataError, InputError
-from pacdp.federation import Aggregation, Levels, Plan, Privacy, Training, make_plan, simulate
+from pacdp.federation import Aggregation, Levels, Plan, Privacy, Training, simulate
 from pacdp.federation.budgets import deal_budgets
 from pacdp.federation.client_sampling import participants, participation_cap
-from pacdp.methods import method
+from pacdp.methods import build_method
 from pacdp.privacy import account, calibrate
 from pacdp.tasks import Classification
+from tests.plans import plan_of
 
 HEART = load("heart")
 HOSPITALS = partition(HEART, "natural")
@@ -27,11 +28,11 @@ def plan(**changes):
         "sizes": HOSPITALS.named_sizes,
         "shape": HEART.shape,
         "task": Classification(2),
-        "method": method("fixed"),
+        "method": build_method("fixed"),
         "training": Training(rounds=5, local_steps=1),
         "privacy": Privacy(epsilon=1.0),
     }
-    return make_plan(**parts | changes)
+    return plan_of(**parts | changes)
 
 
 def test_levels_by_largest_remainder():
@@ -164,12 +165,12 @@ def test_a_budget_per_release_says_what_the_whole_costs():
     assert made.budget(0).epsilon == pytest.approx(account(one.times(5)).epsilon, rel=1e-6)
     result = simulate(made, HEART, HOSPITALS)
     client = result.clients()[0]
-    assert (client["label"], client["epsilon_budget"], client["refused"]) == ("per-release", 0.1, 0)
-    assert client["epsilon_realised"] > 0.2
+    assert (client.label, client.epsilon_budget, client.refused) == ("per-release", 0.1, 0)
+    assert client.epsilon_spent > 0.2
 
 
 def test_the_uniform_baseline_keeps_every_promise():
-    made = plan(method=method("dp-fedavg"), privacy=Privacy(epsilon=(0.01, 0.05, 0.5, 1.0)))
+    made = plan(method=build_method("dp-fedavg"), privacy=Privacy(epsilon=(0.01, 0.05, 0.5, 1.0)))
     assert len({task.noise_multiplier for task in made.clients}) == 1
     assert [made.planned(n).epsilon <= 0.01 for n in range(4)] == [True] * 4
     assert [task.budget for task in made.clients] == [0.01, 0.05, 0.5, 1.0]
@@ -177,7 +178,9 @@ def test_the_uniform_baseline_keeps_every_promise():
 
 def test_a_plan_is_saved_and_read_back(tmp_path):
     curve = {"family": "power", "coefficients": [0.5, 0.4]}
-    made = plan(method=method("pac-dp", {"curve": curve}), server=Aggregation(weights="tempered"))
+    made = plan(
+        method=build_method("pac-dp", {"curve": curve}), server=Aggregation(weights="tempered")
+    )
     made.save(tmp_path / "plan.json")
     assert Plan.load(tmp_path / "plan.json") == made
     (tmp_path / "plan.json").write_text('{"data": 3}')
@@ -198,7 +201,10 @@ def test_plans_cannot_be_changed():
         ({"units": {"a": 5}}, "must be given just where there are"),
         ({"unit": "patient"}, "must be given just where there are"),
         ({"seed": 2**63}, "seed = "),
-        ({"method": method("fixed", {"clipping_bound": 1e-40})}, "must be a number from 1e-12"),
+        (
+            {"method": build_method("fixed", {"clipping_bound": 1e-40})},
+            "must be a number from 1e-12",
+        ),
         ({"training": Training(rounds=2, local_steps=1, clients_per_round=9)}, "at most 4"),
         ({"privacy": Privacy(epsilon=(0.1, 0.2))}, "must have one for each of 4"),
         ({"privacy": Privacy(epsilon=0.1, accountant="paper-rdp")}, "0.18"),
@@ -236,19 +242,19 @@ def test_no_plan_ever_exceeds_a_budget(
             **work,
         ),
         privacy=Privacy(epsilon=epsilon, adjacency=adjacency),
-        method=method(name),
+        method=build_method(name),
         seed=seed,
     )
     result = simulate(*(made, HEART, HOSPITALS), failure_rate=failures, evaluate_every=rounds)
     for number, client in enumerate(result.clients()):
         task = made.clients[number]
-        assert client["epsilon_realised"] <= client["epsilon_budget"]
-        assert client["epsilon_planned"] <= client["epsilon_budget"]
-        assert client["releases"] <= client["releases_planned"] == task.releases
-        if client["releases"]:
+        assert client.epsilon_spent <= client.epsilon_budget
+        assert client.epsilon_planned <= client.epsilon_budget
+        assert client.releases <= client.releases_planned == task.releases
+        if client.releases:
             (each,) = made.participation(number)
-            certified = account(each.times(client["releases"])).epsilon
-            assert client["epsilon_realised"] == pytest.approx(certified, rel=1e-12)
+            certified = account(each.times(client.releases)).epsilon
+            assert client.epsilon_spent == pytest.approx(certified, rel=1e-12)
         # Who refuses was asked more often than planned, which balanced sampling never does.
         if sampling == "balanced" or cap == "rounds":
-            assert client["refused"] == 0
+            assert client.refused == 0

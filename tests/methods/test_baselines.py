@@ -20,10 +20,9 @@ from pacdp.federation import (
     Server,
     Training,
     Workbench,
-    make_plan,
     simulate,
 )
-from pacdp.methods import METHODS, Answer, Method, method, register
+from pacdp.methods import METHODS, Answer, Method, build_method, register_method
 from pacdp.privacy import (
     Adjacency,
     Guarantee,
@@ -34,6 +33,7 @@ from pacdp.privacy import (
     total_mu,
 )
 from pacdp.tasks import Classification
+from tests.plans import plan_of
 
 HEART = load("heart")
 HOSPITALS = partition(HEART, "natural")
@@ -43,11 +43,13 @@ CURVE = {"curve": {"family": "power", "coefficients": [1.0, 0.4]}}
 
 def plan(name, data=HEART, split=HOSPITALS, rounds=4, epsilon=1.0, given=None, **training):
     training = {"local_epochs": 2, "batch": 64} | training
-    return make_plan(
+    return plan_of(
         sizes=split.named_sizes,
         shape=data.shape,
         task=data.task,
-        method=method(name, given if given is not None else (CURVE if name == "pac-dp" else {})),
+        method=build_method(
+            name, given if given is not None else (CURVE if name == "pac-dp" else {})
+        ),
         training=Training(rounds=rounds, **training),
         privacy=Privacy(epsilon=epsilon),
     )
@@ -64,26 +66,26 @@ def test_every_method_keeps_every_budget(name, set_name):
     result = simulate(made, data, split)
     for number, client in enumerate(result.clients()):
         if not METHODS[name].private:
-            assert client["epsilon_realised"] is client["epsilon_budget"] is None
+            assert client.epsilon_spent is client.epsilon_budget is None
             assert result.books[number] is None
             continue
-        assert client["refused"] == 0
-        assert client["releases"] == made.clients[number].releases > 0
-        assert client["epsilon_realised"] == pytest.approx(client["epsilon_planned"], rel=1e-9)
+        assert client.refused == 0
+        assert client.releases == made.clients[number].releases > 0
+        assert client.epsilon_spent == pytest.approx(client.epsilon_planned, rel=1e-9)
         book = result.books[number].filter
         assert book.charged.epsilon <= book.budget.epsilon
         if METHODS[name].label:
-            assert client["label"] == name
-            assert book.budget.epsilon >= client["epsilon_planned"]
+            assert client.label == name
+            assert book.budget.epsilon >= client.epsilon_planned
         else:
-            assert client["epsilon_realised"] <= client["epsilon_budget"]
-            assert book.budget.epsilon == client["epsilon_budget"]
+            assert client.epsilon_spent <= client.epsilon_budget
+            assert book.budget.epsilon == client.epsilon_budget
     assert all(bool(torch.isfinite(value).all()) for value in result.model.values())
     if METHODS[name].private:
         # What a round says was spent is no less than what any client realised.
-        realised = max(client["epsilon_realised"] for client in result.clients())
-        assert result.history[-1]["epsilon_spent"] >= realised * (1 - 1e-9)
-        assert result.history[-1]["adjacency"] == "zero-out"
+        realised = max(client.epsilon_spent for client in result.clients())
+        assert result.history[-1].epsilon_spent >= realised * (1 - 1e-9)
+        assert result.history[-1].adjacency == "zero-out"
 
 
 @given(
@@ -97,19 +99,19 @@ def test_every_method_keeps_every_budget(name, set_name):
 )
 @settings(max_examples=20)
 def test_no_rival_overspends(name, rounds, epsilon, adjacency, failures, seed):
-    made = make_plan(
+    made = plan_of(
         sizes=HOSPITALS.named_sizes,
         shape=HEART.shape,
         task=Classification(2),
-        method=method(name, CURVE if name == "pac-dp" else {}),
+        method=build_method(name, CURVE if name == "pac-dp" else {}),
         training=Training(rounds=rounds, local_steps=2, clients_per_round=3, sampling="uniform"),
         privacy=Privacy(epsilon=epsilon, adjacency=adjacency),
         seed=seed,
     )
     result = simulate(made, HEART, HOSPITALS, failure_rate=failures, evaluate_every=rounds)
     for client, book in zip(result.clients(), result.books, strict=True):
-        assert client["epsilon_realised"] <= client["epsilon_planned"] <= client["epsilon_budget"]
-        assert book.filter.charged.epsilon <= client["epsilon_budget"]
+        assert client.epsilon_spent <= client.epsilon_planned <= client.epsilon_budget
+        assert book.filter.charged.epsilon <= client.epsilon_budget
 
 
 def answer(made, number=0, **settings):
@@ -149,11 +151,11 @@ def test_nbafl_by_hand():
 
 def test_nbafl_replace_one_costs_the_same():
     both = [
-        make_plan(
+        plan_of(
             sizes=HOSPITALS.named_sizes,
             shape=HEART.shape,
             task=Classification(2),
-            method=method("nbafl"),
+            method=build_method("nbafl"),
             training=Training(rounds=4, local_steps=1),
             privacy=Privacy(epsilon=1.0, adjacency=adjacency),
         )
@@ -270,11 +272,11 @@ def test_a_sampled_plan_needs_a_ledger_of_its_own():
 
 def test_rpdp_needs_a_total_budget():
     with pytest.raises(InputError, match="needs a total budget"):
-        make_plan(
+        plan_of(
             sizes={"a": 10},
             shape=(3,),
             task=Classification(2),
-            method=method("rpdp-fl"),
+            method=build_method("rpdp-fl"),
             training=Training(rounds=2, local_steps=1),
             privacy=Privacy(epsilon=1.0, scope="per-release"),
         )
@@ -283,11 +285,11 @@ def test_rpdp_needs_a_total_budget():
 @pytest.mark.parametrize("name", ["cgm-median", "aqc"])
 @pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
 def test_counts_and_gradients_share_the_budget(name, adjacency):
-    made = make_plan(
+    made = plan_of(
         sizes=HOSPITALS.named_sizes,
         shape=HEART.shape,
         task=Classification(2),
-        method=method(name, {"share": 0.1}),
+        method=build_method(name, {"share": 0.1}),
         training=Training(rounds=13, local_epochs=5, batch=64),
         privacy=Privacy(epsilon=1.0, adjacency=adjacency),
     )
@@ -311,7 +313,7 @@ def test_a_count_that_is_not_centred_would_overspend():
 
 
 def test_the_bound_moves_by_the_formula():
-    tracker = method("cgm-median")
+    tracker = build_method("cgm-median")
     # b̃ = 3/10 + ½ = 0.8, so C falls by exp(−0.2·0.3).
     assert tracker.moved(2.0, count=3.0, divisor=10.0) == pytest.approx(2 * math.exp(-0.06))
     assert tracker.moved(2.0, count=-99.0, divisor=10.0) == pytest.approx(2 * math.exp(0.1))
@@ -374,12 +376,12 @@ def test_a_bound_that_is_none_costs_nothing(name, wrong):
 def test_reading_the_quantile_for_free_certifies_nothing():
     made = plan("non-private-quantile", epsilon=0.1)
     result = simulate(made, HEART, HOSPITALS)
-    assert {client["epsilon_realised"] for client in result.clients()} == {None}
+    assert {client.epsilon_spent for client in result.clients()} == {None}
     assert made.clients[0].noise_multiplier > 10  # and still the noise of its budget
 
 
 def test_a_method_of_ones_own():
-    @register
+    @register_method
     class Normalised(Method):
         """Every gradient has length C, however short it is."""
 
@@ -398,7 +400,7 @@ def test_a_method_of_ones_own():
     try:
         made = plan("normalised", given={})
         result = simulate(made, HEART, HOSPITALS)
-        assert result.clients()[0]["epsilon_realised"] == pytest.approx(1.0, rel=1e-9)
+        assert result.clients()[0].epsilon_spent == pytest.approx(1.0, rel=1e-9)
     finally:
         del METHODS["normalised"]
 
@@ -423,9 +425,9 @@ def test_noise_once_adds_the_noise_of_a_step_and_is_charged_what_that_is_worth()
     assert release.z == pytest.approx(sigma / (2 * upload))
     result = simulate(made, HEART, HOSPITALS)
     client = result.clients()[0]
-    assert client["label"] == "noise-once"
-    assert client["epsilon_realised"] == pytest.approx(account(release.times(3)).epsilon)
-    assert client["epsilon_realised"] > 10 * epsilon
+    assert client.label == "noise-once"
+    assert client.epsilon_spent == pytest.approx(account(release.times(3)).epsilon)
+    assert client.epsilon_spent > 10 * epsilon
     with pytest.raises(InputError, match="whole local epochs"):
         plan("noise-once", local_epochs=None, local_steps=7)
 
@@ -433,8 +435,8 @@ def test_noise_once_adds_the_noise_of_a_step_and_is_charged_what_that_is_worth()
 @pytest.mark.parametrize("name", ["nbafl", "nbafl-original", "noise-once"])
 def test_an_upload_is_divided_by_nothing(name):
     """Its signal is at most C and its noise σ·√d, whatever the number of records."""
-    from pacdp.experiments.cost import signal_to_noise
+    from pacdp.federation.results import signal_to_noise
 
     made = plan(name)
     task = made.clients[0]
-    assert signal_to_noise(made, 28)[0] == pytest.approx(1 / (task.noise_multiplier * 28**0.5))
+    assert signal_to_noise(task, 28) == pytest.approx(1 / (task.noise_multiplier * 28**0.5))

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from pacdp.curve import Curve
 from pacdp.errors import DataError, InputError
-from pacdp.methods import METHODS, method
+from pacdp.methods import METHODS, build_method
 from pacdp.schedule import Schedule
 
 POWER = {"family": "power", "coefficients": [0.5, 0.25]}
@@ -48,7 +48,7 @@ def test_the_schedule_by_hand():
 )
 def test_settings_of_earlier_versions_are_refused_in_one_line(settings, message):
     with pytest.raises(InputError, match=message) as refused:
-        method("pac-dp", {"curve": POWER, **settings})
+        build_method("pac-dp", {"curve": POWER, **settings})
     assert "\n" not in str(refused.value)
 
 
@@ -98,10 +98,10 @@ def test_curve_files_are_checked(tmp_path):
 
 def test_pac_dp_takes_a_file_or_a_function(tmp_path):
     Curve(**POWER).save(tmp_path / "curve.json")
-    made = method("pac-dp", {"curve": str(tmp_path / "curve.json")})
-    assert made == method("pac-dp", {"curve": POWER})
+    made = build_method("pac-dp", {"curve": str(tmp_path / "curve.json")})
+    assert made == build_method("pac-dp", {"curve": POWER})
     assert made.bound(0.1, round=0, rounds=10) == pytest.approx(0.5 * 0.1**0.25)
-    free = method("pac-dp", {"curve": POWER, "schedule": {"kind": "none"}})
+    free = build_method("pac-dp", {"curve": POWER, "schedule": {"kind": "none"}})
     assert free.bound(0.1, round=9, rounds=10) == free.bound(0.1, round=0, rounds=10)
 
 
@@ -133,4 +133,4 @@ def test_thresholds_know_nothing_but_budget_and_round():
 )
 def test_wrong_settings_are_refused_by_name(name, settings, message):
     with pytest.raises(InputError, match=message):
-        method(name, settings)
+        build_method(name, settings)

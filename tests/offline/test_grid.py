@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pacdp.curve import Curve
-from pacdp.curve.transfer import transfer
+from pacdp.curve.transfer import measure_transfer
 from pacdp.data import load, partition, proxy_for
 from pacdp.errors import DataError, InputError
 from pacdp.federation import (
@@ -16,14 +16,14 @@ from pacdp.federation import (
     Privacy,
     Spending,
     Training,
-    make_plan,
 )
-from pacdp.methods import method
-from pacdp.offline import Axis, Cell, Grid, Offline, Setting, fit_curve
+from pacdp.methods import build_method
+from pacdp.offline import Axis, Cell, Grid, Offline, fit_curve
 from pacdp.offline.grid import Kept, in_process, run_grid
 from pacdp.offline.grid_simulation import can_stack_plan, score_pairs
-from pacdp.report.figures.curve import figure
+from pacdp.report.figures.curve import draw_curve
 from pacdp.tasks import Classification
+from tests.plans import plan_of, proxy_task_of
 
 HEART = load("heart")
 SIZES = partition(HEART, "natural").named_sizes
@@ -42,7 +42,7 @@ def setting(**changes):
         "model": Model(name="logistic"),
         "privacy": Privacy(),
     }
-    return Setting(**parts | changes)
+    return proxy_task_of(**parts | changes)
 
 
 @pytest.mark.parametrize(
@@ -104,11 +104,11 @@ def test_the_proxy_has_clients_of_the_runs_own_sizes():
     counts = np.unique(np.array([row.tobytes() for row in data.train.features]), return_counts=True)
     assert set(counts[1]) <= {1, 2}
     assert made.plan(0.5, 1.0, 0).clients[1].noise_multiplier == pytest.approx(
-        make_plan(
+        plan_of(
             sizes={"a": 900, "b": 50},
             shape=(13,),
             task=Classification(2),
-            method=method("fixed"),
+            method=build_method("fixed"),
             training=PLAIN,
             privacy=Privacy(epsilon=0.5),
         )
@@ -167,10 +167,10 @@ def curve():
 
 def test_a_curve_knows_what_it_was_made_from(curve, tmp_path):
     evidence = curve.evidence
-    assert np.array(evidence["scores"]).shape == (2, 4, 5)
-    assert evidence["proxy"]["sha256"] == PROXY.data.train.digest
-    assert evidence["plan"]["adjacency"] == "zero-out"
-    assert [one["epsilon"] for one in evidence["regret"]] == evidence["budgets"]
+    assert np.array(evidence.scores).shape == (2, 4, 5)
+    assert evidence.proxy.sha256 == PROXY.data.train.digest
+    assert evidence.plan["adjacency"] == "zero-out"
+    assert tuple(row.epsilon for row in evidence.regret) == evidence.budgets
     curve.save(tmp_path / "curve.json")
     back = Curve.load(tmp_path / "curve.json")
     assert back == curve
@@ -182,14 +182,14 @@ def test_a_curve_knows_what_it_was_made_from(curve, tmp_path):
 
 
 def test_regret_is_measured_on_seeds_that_the_fit_did_not_see(curve):
-    one = curve.evidence["regret"][1]
+    row = curve.evidence.regret[1]
     made = setting()
     best, ours = (
-        np.mean([made.score(one["epsilon"], one[which], seed) for seed in (2, 3)])
-        for which in ("best_of_grid", "bound")
+        np.mean([made.score(row.epsilon, bound, seed) for seed in (2, 3)])
+        for bound in (row.best_of_grid, row.bound)
     )
-    assert one["regret"] == pytest.approx(best - ours, abs=1e-9)
-    assert one["score"] == pytest.approx(ours, abs=1e-9)
+    assert row.regret == pytest.approx(best - ours, abs=1e-9)
+    assert row.score == pytest.approx(ours, abs=1e-9)
 
 
 def plan_with(curve, **changes):
@@ -197,12 +197,12 @@ def plan_with(curve, **changes):
         "sizes": SIZES,
         "shape": (13,),
         "task": Classification(2),
-        "method": method("pac-dp", {"curve": curve}),
+        "method": build_method("pac-dp", {"curve": curve}),
         "training": PLAIN,
         "model": Model(name="logistic"),
         "privacy": Privacy(epsilon=0.5),
     }
-    return make_plan(**parts | changes)
+    return plan_of(**parts | changes)
 
 
 @pytest.mark.parametrize(
@@ -219,13 +219,15 @@ def test_a_curve_of_another_plan_is_refused_and_says_what_differs(curve, changes
     plan_with(curve)
     with pytest.raises(InputError, match=message):
         plan_with(curve, **changes)
-    anyway = method("pac-dp", {"curve": curve, "allow_plan_mismatch": True})
+    anyway = build_method("pac-dp", {"curve": curve, "allow_plan_mismatch": True})
     plan_with(curve, **changes, method=anyway)
 
 
 def test_another_schedule_is_another_plan(curve):
     with pytest.raises(InputError, match=r"schedule\.kind is none, but was cosine"):
-        plan_with(curve, method=method("pac-dp", {"curve": curve, "schedule": {"kind": "none"}}))
+        plan_with(
+            curve, method=build_method("pac-dp", {"curve": curve, "schedule": {"kind": "none"}})
+        )
 
 
 def test_bounds_are_widened_where_the_best_lies_at_their_edge():
@@ -233,38 +235,38 @@ def test_bounds_are_widened_where_the_best_lies_at_their_edge():
         budgets=Axis(low=0.05, high=5.0, count=4), bounds=(3.0, 6.0, 12.0), seeds=2, widen=2
     )
     made = fit_curve(setting(), narrow)
-    assert min(made.evidence["bounds"]) < 1.0
-    assert made.evidence["bounds"][-3:] == [3.0, 6.0, 12.0]
+    assert min(made.evidence.bounds) < 1.0
+    assert made.evidence.bounds[-3:] == (3.0, 6.0, 12.0)
     still = fit_curve(setting(), narrow.model_copy(update={"widen": None}))
-    assert still.evidence["bounds"] == [3.0, 6.0, 12.0]
-    assert any(choice["edge"] for choice in still.evidence["choices"])
+    assert still.evidence.bounds == (3.0, 6.0, 12.0)
+    assert any(choice.edge for choice in still.evidence.choices)
 
 
 def test_other_learning_rates_are_shown_beside():
     """Twice the rate asks for a smaller bound: it is the product that counts."""
     offline = SMALL.model_copy(update={"rates": (0.1, 2.0)})
-    slow, fast = fit_curve(setting(), offline).evidence["rates"]
-    assert (slow["lr"], fast["lr"]) == (0.1, 2.0)
-    assert np.mean(np.log(slow["bounds"])) > np.mean(np.log(fast["bounds"]))
-    assert slow["product"][0] == pytest.approx(0.1 * slow["bounds"][0])
+    slow, fast = fit_curve(setting(), offline).evidence.rates
+    assert (slow.lr, fast.lr) == (0.1, 2.0)
+    assert np.mean(np.log(slow.bounds)) > np.mean(np.log(fast.bounds))
+    assert slow.product[0] == pytest.approx(0.1 * slow.bounds[0])
 
 
 def test_what_a_budget_buys(curve):
-    values = [curve.expected(e) for e in (0.05, 0.5, 5.0)]
+    values = [curve.expected_score(e) for e in (0.05, 0.5, 5.0)]
     assert values == sorted(values)
-    assert values[0] == pytest.approx(curve.evidence["expected"][0])
+    assert values[0] == pytest.approx(curve.evidence.expected[0])
 
 
 def test_a_curve_loses_nothing_on_its_own_proxy(curve):
-    assert all(one.lost == 0 for one in transfer(curve, curve))
+    assert all(one.lost == 0 for one in measure_transfer(curve, curve))
     other = Curve(family="power", coefficients=(5.0, 0.0), domain=curve.domain)
-    assert max(one.lost for one in transfer(other, curve)) > 0.01
+    assert max(one.lost for one in measure_transfer(other, curve)) > 0.01
     with pytest.raises(InputError, match="holds no grid"):
-        transfer(curve, other)
+        measure_transfer(curve, other)
 
 
 def test_the_picture_has_both_halves(curve):
-    drawn = figure(curve)
+    drawn = draw_curve(curve)
     left, right = drawn.axes[:2]
     assert left.get_xlabel() == right.get_xlabel() == "budget ε"
     labels = [text.get_text() for text in right.get_legend().get_texts()]

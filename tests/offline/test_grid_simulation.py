@@ -6,11 +6,12 @@ import torch
 
 from pacdp.curve import Curve
 from pacdp.data import Dataset, Provenance, Records, load, partition
-from pacdp.federation import Aggregation, Model, Optimiser, Privacy, Training, make_plan, simulate
+from pacdp.federation import Aggregation, Model, Optimiser, Privacy, Training, simulate
 from pacdp.federation.local_model import Workbench
-from pacdp.methods import method
+from pacdp.methods import build_method
 from pacdp.offline.grid_simulation import GridSimulation, can_stack_plan, score_plans
 from pacdp.tasks import Classification, Regression
+from tests.plans import plan_of
 
 pytestmark = pytest.mark.usefixtures("two_threads")
 DATA = load("synthetic", records=1000, features=8, clients=4)
@@ -24,21 +25,21 @@ def plan(seed, **changes):
         "sizes": partition(DATA, "dirichlet", clients=4, seed=seed, alpha=0.5).named_sizes,
         "shape": DATA.shape,
         "task": Classification(2),
-        "method": method("pac-dp", {"curve": RISING}),
+        "method": build_method("pac-dp", {"curve": RISING}),
         "training": Training(rounds=4, local_steps=2, optimiser=Optimiser(lr=0.5)),
         "privacy": Privacy(epsilon=BUDGETS),
         "server": Aggregation(weights="inverse-variance", average_last=0.5),
         "model": Model(name="logistic", settings={"bias": 0.0}),
         "seed": seed,
     }
-    return make_plan(**parts | changes)
+    return plan_of(**parts | changes)
 
 
 @pytest.mark.parametrize(
     "changes",
     [
         {},
-        {"method": method("fixed", {"clipping_bound": 0.3})},
+        {"method": build_method("fixed", {"clipping_bound": 0.3})},
         {"model": Model(name="mlp", settings={"hidden": 4.0})},
         {"training": Training(rounds=3, local_epochs=1, batch=32, optimiser=Optimiser(lr=0.2))},
     ],
@@ -67,7 +68,7 @@ def test_a_first_model_is_where_all_of_them_start():
 
 
 def test_methods_of_their_own_are_not_put_together():
-    assert not can_stack_plan(plan(0, method=method("rpdp-fl"), privacy=Privacy(epsilon=1.0)))
+    assert not can_stack_plan(plan(0, method=build_method("rpdp-fl"), privacy=Privacy(epsilon=1.0)))
 
 
 def test_regression_in_the_grid_moves_weights_as_a_single_run_does():
@@ -84,11 +85,11 @@ def test_regression_in_the_grid_moves_weights_as_a_single_run_does():
         provenance=Provenance(source="generated", licence="public domain"),
     )
     split = partition(data, "iid", clients=2)
-    made = make_plan(
+    made = plan_of(
         sizes=split.named_sizes,
         shape=(4,),
         task=Regression(),
-        method=method("fixed", {"clipping_bound": 50.0}),
+        method=build_method("fixed", {"clipping_bound": 50.0}),
         training=Training(rounds=3, local_steps=2, optimiser=Optimiser(lr=0.2)),
         privacy=Privacy(epsilon=50.0),
     )

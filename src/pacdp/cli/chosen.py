@@ -50,7 +50,7 @@ def planned(
     tuned = tuned_plan(plan, changes)
     # A tuned plan brings its own curve; one that the file names may not be there.
     experiment = read_experiment(name, profile=profile, changes=changes, curves=False)
-    wanted = tuned.method if method is None else method.split(":")[0]
+    wanted = tuned.method if method is None else split_method(method)[0]
     if wanted != tuned.method:
         raise InputError(f"--plan {plan}: was made for {tuned.method}, must be for {wanted}")
     return with_plan(experiment, tuned)
@@ -69,11 +69,27 @@ def tuned_plan(file: str, changes: Sequence[str]) -> "Tuned":
 
 def method_of(experiment: "Experiment", text: str | None, curve: "Curve | None" = None) -> "Method":
     """A method by ``NAME`` or ``NAME:key=value:key=value``, with a curve if it lacks one."""
-    name, *parts = (experiment.method if text is None else text).split(":")
-    if not name:
-        raise InputError(f"--method {text!r}: must be NAME or NAME:KEY=VALUE")
+    name, parts = split_method(experiment.method if text is None else text)
     fitted = {} if curve is None else dict.fromkeys(experiment.lacking(name), curve)
     return experiment.made_method(name, options.assignments("--method", parts) | fitted)
+
+
+def split_method(text: str) -> tuple[str, list[str]]:
+    """The name and the settings of ``NAME:key=value``; a name may be ``module:Class``.
+
+    >>> split_method("fixed:clipping_bound=5")
+    ('fixed', ['clipping_bound=5'])
+    >>> split_method("pacdp.methods.fixed:Fixed")
+    ('pacdp.methods.fixed:Fixed', [])
+    """
+    from pacdp.methods import import_method
+
+    name, *parts = text.split(":")
+    if parts and "=" not in parts[0]:
+        name = f"{name}:{parts.pop(0)}"
+    if not name or name.startswith(":"):
+        raise InputError(f"--method {text!r}: must be NAME or NAME:KEY=VALUE")
+    return import_method(name), parts
 
 
 def missing_curve(
@@ -84,10 +100,10 @@ def missing_curve(
     seed: int = 0,
 ) -> "Curve | None":
     """A curve that is fitted now, if a method needs one and the experiment has none."""
-    names = [(experiment.method if text is None else text).split(":")[0] for text in methods]
+    names = [split_method(experiment.method if text is None else text)[0] for text in methods]
     if not any(experiment.lacking(name) for name in names):
         return None
-    from pacdp.cli.curve import fitted
+    from pacdp.cli.curve import fit_with_progress
     from pacdp.curve import Curve
     from pacdp.experiments.offline import setting_for
 
@@ -96,7 +112,7 @@ def missing_curve(
     with waiting() as making:
         setting = setting_for(experiment, seed=seed, observe=making)
     typer.echo(f"no curve is given: fitting one on {setting.proxy.data.name}", err=True)
-    return fitted(experiment, setting)
+    return fit_with_progress(experiment, setting)
 
 
 def seed_of(seed: int) -> int:

@@ -1,5 +1,7 @@
 """``pacdp fit`` and ``pacdp curve show|eval|plot|compare``."""
 
+from collections.abc import Sequence
+from itertools import permutations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,64 +22,62 @@ if TYPE_CHECKING:
     from pacdp.offline import Cell, Setting
     from pacdp.offline.grid import Worker
 
-app = typer.Typer(no_args_is_help=True, help="Look at curves F(ε), and compare them.")
+app = typer.Typer(no_args_is_help=True, help="Inspect and compare curves F(ε).")
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="A curve that pacdp fit has written.")]
+File = Annotated[Path, typer.Argument(metavar="FILE", help="A curve file written by pacdp fit.")]
 
 
 def fit_command(
     name: Name,
-    out: Annotated[Path, typer.Option(help="Where the curve is written.")] = Path("curve.json"),
+    out: Annotated[Path, typer.Option(help="File to write the curve to.")] = Path("curve.json"),
     proxy: Annotated[
-        str | None, typer.Option(help="Another proxy: a ready one, a data set or a folder.")
+        str | None, typer.Option(help="Another proxy: a built-in one, a data set or a folder.")
     ] = None,
     profile: Profile = None,
     changes: Changes = None,
     cluster: Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS", help="Train on a Ray cluster; 'local' starts one here."),
+        typer.Option(
+            metavar="ADDRESS", help="Train on a Ray cluster; 'local' starts one on this machine."
+        ),
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with a grid that was stopped.")
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted fit.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Simulate training on public data over budgets and bounds, and fit F(ε)."""
+    """Simulate training on public data over a grid of budgets and clipping bounds, and fit F(ε)."""
     from pacdp.experiments import read_experiment
     from pacdp.experiments.offline import setting_for
 
-    more = [] if proxy is None else [f"offline.proxy={proxy}"]
-    # It may name the very curve that is to be made.
-    experiment = read_experiment(
-        name, profile=profile, changes=[*(changes or []), *more], curves=False
-    )
+    changes = [*(changes or []), *([] if proxy is None else [f"offline.proxy={proxy}"])]
+    # The experiment may refer to the curve file that is about to be written.
+    experiment = read_experiment(name, profile=profile, changes=changes, curves=False)
     scores = out.with_name(f"{out.name}.scores.jsonl")
     if out.exists() and not resume:
         raise InputError(f"--out {out}: exists already, must be a new file (or use --resume)")
     if scores.exists() and not resume:
-        raise InputError(f"{scores}: a stopped fit is there; use --resume, or remove it")
+        raise InputError(f"{scores}: belongs to an interrupted fit; use --resume, or remove it")
     if not out.parent.is_dir():
         raise InputError(f"--out {out}: its folder does not exist")
     with waiting() as making:
         setting = setting_for(experiment, observe=making)
-    curve = fitted(experiment, setting, scores=scores, cluster=cluster)
+    curve = fit_with_progress(experiment, setting, scores=scores, cluster=cluster)
     curve.save(out)
     scores.unlink(missing_ok=True)
     if as_json:
-        print_json({"file": str(out), **_summary(curve)})
+        print_json({"file": str(out), **_summarise(curve)})
         return
-    _print(curve)
+    _print_curve(curve)
     typer.echo(f"curve: {out}")
 
 
-def fitted(
+def fit_with_progress(
     experiment: "Experiment",
     setting: "Setting",
     *,
     scores: Path | None = None,
     cluster: str | None = None,
 ) -> "Curve":
-    """The curve of an experiment, with a bar for who waits."""
+    """Fit the curve of an experiment while showing a progress bar."""
     from pacdp.offline import fit_curve
     from pacdp.offline.grid import Kept, in_process
 
@@ -88,7 +88,7 @@ def fitted(
 
         worker = on_ray(cluster)
     budgets, bounds = (len(offline.axis(axis)) for axis in ("budgets", "bounds"))
-    # And the fresh seeds on which regret is measured.
+    # Regret takes two more trainings per budget and seed.
     total = budgets * (bounds + 2) * offline.seeds
     kept = Kept.open(scores, setting)
     with bar(f"fitting F on {setting.proxy.data.name}", total) as (progress, task):
@@ -102,14 +102,14 @@ def fitted(
 
 @app.command("show")
 def show_command(file: File, as_json: options.Json = False) -> None:
-    """What a curve says, and what it was made from."""
+    """Show a curve and the evidence it was fitted to."""
     from pacdp.curve import Curve
 
     curve = Curve.load(file)
     if as_json:
-        print_json(_summary(curve))
+        print_json(_summarise(curve))
         return
-    _print(curve)
+    _print_curve(curve)
 
 
 @app.command("eval")
@@ -118,33 +118,38 @@ def eval_command(
     epsilon: Annotated[list[float], typer.Option(help="A budget; may be given several times.")],
     as_json: options.Json = False,
 ) -> None:
-    """Which bound a budget asks for, and what accuracy it buys on the proxy."""
+    """Show the clipping bound for a budget, and the score to expect on the proxy."""
     from pacdp.curve import Curve
 
     curve = Curve.load(file)
+    evidence = curve.evidence
+    metric = None if evidence is None else evidence.metric
     low, high = curve.domain
-    rows = [
+    values = [
         {
             "epsilon": value,
             "bound": curve(value),
-            "expected": curve.expected(value),
-            "metric": curve.evidence.get("metric"),
+            "expected": curve.expected_score(value),
+            "metric": metric,
             "clamped": not low <= value <= high,
         }
         for value in epsilon
     ]
     if as_json:
-        print_json({"file": str(file), "values": rows, **_terms(curve)})
+        plan = {} if evidence is None else evidence.plan
+        guarantee = {name: plan.get(name) for name in ("adjacency", "delta")}
+        unit = "record" if evidence is None else evidence.unit
+        print_json({"file": str(file), "values": values, **guarantee, "unit": unit})
         return
-    table = Table(title=_title(curve))
-    for heading in ("ε", "C = F(ε)", f"expected {curve.evidence.get('metric', '')} on the proxy"):
-        table.add_column(heading, justify="right")
-    for row in rows:
-        note = " (outside its domain: that of the nearest end)" if row["clamped"] else ""
-        table.add_row(
-            f"{row['epsilon']:g}{note}", f"{row['bound']:.4g}", _score(curve, row["expected"])
+    rows = [
+        (
+            f"{value:g}{'' if low <= value <= high else ' (clamped to the domain)'}",
+            f"{curve(value):.4g}",
+            formatting.score(curve.expected_score(value), metric or ""),
         )
-    Console().print(table)
+        for value in epsilon
+    ]
+    _print_table(_title(curve), ("ε", "C = F(ε)", f"expected {metric or ''} on the proxy"), rows)
 
 
 @app.command("plot")
@@ -152,13 +157,13 @@ def plot_command(
     file: File,
     out: Annotated[Path, typer.Option(help="A new picture: .png, .svg or .pdf.")],
 ) -> None:
-    """Draw the matrix P, the choices and the families."""
+    """Plot the score matrix P, the selected bounds and the fitted families."""
     from pacdp.curve import Curve
-    from pacdp.report.figures.curve import figure
+    from pacdp.report.figures.curve import draw_curve
 
     curve = Curve.load(file)
     options.picture(out)
-    figure(curve).savefig(out, dpi=150)
+    draw_curve(curve).savefig(out, dpi=150)
     typer.echo(f"picture: {out}")
 
 
@@ -167,125 +172,112 @@ def compare_command(
     files: Annotated[list[Path], typer.Argument(metavar="FILE FILE...", help="Two or more.")],
     as_json: options.Json = False,
 ) -> None:
-    """How curves differ, and what each loses on the others' proxies."""
+    """Show how curves differ, and what each one loses on the others' proxies."""
     from pacdp.curve import Curve
-    from pacdp.curve.transfer import transfer
+    from pacdp.curve.transfer import measure_transfer
 
     if len(files) < 2:
         raise InputError("FILE: must be two or more")
     curves = {str(file): Curve.load(file) for file in files}
-    rows = [
-        {"curve": one, "on": other, **vars(found)}
-        for one in curves
-        for other in curves
-        if one != other
-        for found in transfer(curves[one], curves[other])
+    losses = [
+        (file, other, loss)
+        for file, other in permutations(curves, 2)
+        for loss in measure_transfer(curves[file], curves[other])
     ]
     if as_json:
+        rows = [{"curve": file, "on": other, **vars(loss)} for file, other, loss in losses]
         print_json({"rows": rows})
         return
-    table = Table(title="What a curve loses on another's proxy, against that one's own")
-    for heading in ("curve", "on the proxy of", "ε", "its C", "own C", "lost"):
-        table.add_column(heading, justify="right" if len(heading) < 6 else "left")
-    for row in rows:
-        on = curves[row["on"]]
-        table.add_row(
-            *(Path(row["curve"]).name, Path(row["on"]).name, f"{row['epsilon']:.3g}"),
-            *(f"{row['bound']:.3g}", f"{row['own']:.3g}"),
-            _score(on, row["lost"]),
-        )
-    Console().print(table)
-
-
-def _terms(curve: "Curve") -> dict[str, Any]:
-    plan = curve.evidence.get("plan", {})
-    return {
-        "adjacency": plan.get("adjacency"),
-        "delta": plan.get("delta"),
-        "unit": curve.evidence.get("unit", "record"),
-    }
+    _print_table(
+        "Score that a curve loses on another proxy, against that proxy's own curve",
+        ("curve", "on the proxy of", "ε", "its C", "own C", "lost"),
+        [
+            (
+                *(Path(file).name, Path(other).name, f"{loss.epsilon:.3g}"),
+                *(f"{loss.bound:.3g}", f"{loss.own:.3g}"),
+                formatting.score(loss.lost, curves[other].require_evidence().metric),
+            )
+            for file, other, loss in losses
+        ],
+    )
 
 
 def _title(curve: "Curve") -> str:
-    plan = curve.evidence.get("plan")
-    if plan is None:
-        return f"{curve.family}, of unknown origin"
-    unit = curve.evidence.get("unit", "record")
-    return f"ε at {formatting.terms(plan['delta'], plan['adjacency'], unit)}"
-
-
-def _score(curve: "Curve", value: float | None) -> str:
-    if value is None:
-        return "-"
-    accuracy = curve.evidence.get("metric") == "accuracy"
-    return f"{100 * value:.1f} %" if accuracy else f"{value:.4g}"
-
-
-def _summary(curve: "Curve") -> dict[str, Any]:
-    """All but the matrix."""
-    evidence = {key: value for key, value in curve.evidence.items() if key != "scores"}
-    return {
-        "family": curve.family,
-        "coefficients": list(curve.coefficients),
-        "domain": list(curve.domain),
-        **evidence,
-    }
-
-
-def _print(curve: "Curve") -> None:
     evidence = curve.evidence
-    shown = ", ".join(f"{value:.4g}" for value in curve.coefficients)
-    rows = {"F": f"{curve.family} [{shown}] for ε from {curve.domain[0]:g} to {curve.domain[1]:g}"}
-    if not evidence.get("scores"):
-        print_rows(rows | {"made from": "nothing that is written down"})
+    if evidence is None:
+        return f"{curve.family}, of unknown origin"
+    plan = evidence.plan
+    return f"ε at {formatting.terms(plan['delta'], plan['adjacency'], evidence.unit)}"
+
+
+def _summarise(curve: "Curve") -> dict[str, Any]:
+    """Return the content of a curve file without the score matrix."""
+    content = curve.model_dump(mode="json")
+    evidence = content.pop("evidence")
+    return content | {key: value for key, value in evidence.items() if key != "scores"}
+
+
+def _print_curve(curve: "Curve") -> None:
+    evidence = curve.evidence
+    coefficients = ", ".join(f"{value:.4g}" for value in curve.coefficients)
+    low, high = curve.domain
+    rows = {"F": f"{curve.family} [{coefficients}] for ε from {low:g} to {high:g}"}
+    if evidence is None:
+        print_rows(rows | {"evidence": "none"})
         return
-    proxy = evidence["proxy"]
-    rows["proxy"] = f"{proxy['name']} for {proxy['stands_for']}: {proxy['made_by']}"
+    proxy, metric = evidence.proxy, evidence.metric
+    rows["proxy"] = f"{proxy.name} for {proxy.stands_for}: {proxy.made_by}"
     rows["grid"] = (
-        f"{len(evidence['budgets'])} budgets x {len(evidence['bounds'])} bounds x "
-        f"{len(evidence['seeds'])} seeds, C* by {evidence['rule']}"
+        f"{len(evidence.budgets)} budgets x {len(evidence.bounds)} bounds x "
+        f"{len(evidence.seeds)} seeds, C* by {evidence.rule}"
     )
-    for family, found in evidence["families"].items():
+    for family, fit in evidence.families.items():
+        left_out = "none: cannot be fitted" if fit.left_out is None else f"{fit.left_out:.3f}"
         rows[family] = (
-            f"refused: {found['refused']}"
-            if found["coefficients"] is None
-            else f"R² {found['r_squared']:.4f}, error of ln C at left-out budgets "
-            + ("none: it breaks" if found["left_out"] is None else f"{found['left_out']:.3f}")
+            f"refused: {fit.refused}"
+            if fit.coefficients is None
+            else f"R² {fit.r_squared:.4f}, error of ln C at left-out budgets {left_out}"
         )
-    if evidence["outliers"]:
-        rows["left out"] = ", ".join(f"ε = {value:.3g}" for value in evidence["outliers"])
-    for other in evidence.get("rates", ()):
-        rows[f"lr {other['lr']:g}"] = (
-            f"lr·C* {min(other['product']):.3g} to {max(other['product']):.3g}, mean "
-            f"{evidence['metric']} {_score(curve, sum(other['scores']) / len(other['scores']))}"
-        )
-    edges = [
-        budget
-        for budget, choice in zip(evidence["budgets"], evidence["choices"], strict=True)
-        if choice["edge"]
-    ]
+    if evidence.outliers:
+        rows["left out"] = ", ".join(f"ε = {value:.3g}" for value in evidence.outliers)
+    for other in evidence.rates:
+        mean = formatting.score(sum(other.scores) / len(other.scores), metric)
+        low, high = min(other.product), max(other.product)
+        rows[f"lr {other.lr:g}"] = f"lr·C* {low:.3g} to {high:.3g}, mean {metric} {mean}"
+    results = list(
+        zip(evidence.budgets, evidence.choices, evidence.expected, evidence.regret, strict=True)
+    )
+    edges = ", ".join(f"{budget:.3g}" for budget, choice, *_ in results if choice.edge)
     if edges:
-        said = ", ".join(f"{value:.3g}" for value in edges)
-        rows["warning"] = f"C* lies at the edge of the bounds at ε = {said}: widen the grid"
+        rows["warning"] = f"C* lies at the edge of the bounds at ε = {edges}: widen the grid"
     print_rows(rows)
-    table = Table(
-        title=_title(curve),
-        caption="regret: what F loses against the best bound of the grid, on fresh seeds",
+    percent = 100 if metric == "accuracy" else 1
+    _print_table(
+        _title(curve),
+        ("ε", "C*", "as good", "F(ε)", "expected", "regret ± s.e."),
+        [
+            (
+                *(f"{budget:.3g}", f"{choice.bound:.3g}"),
+                *(f"{choice.low:.2g} to {choice.high:.2g}", f"{curve(budget):.3g}"),
+                formatting.score(expected, metric),
+                f"{percent * lost.regret:.2f} ± {percent * lost.standard_error:.2f}",
+            )
+            for budget, choice, expected, lost in results
+        ],
+        caption="regret: score that F loses against the best bound of the grid, on fresh seeds",
     )
-    for heading in ("ε", "C*", "as good", "F(ε)", "expected", "regret ± s.e."):
+
+
+def _print_table(
+    title: str,
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    caption: str | None = None,
+) -> None:
+    table = Table(title=title, caption=caption)
+    for heading in headings:
         table.add_column(heading, justify="right")
-    everything = zip(
-        *(evidence["budgets"], evidence["choices"], evidence["expected"], evidence["regret"]),
-        strict=True,
-    )
-    for budget, choice, expected, lost in everything:
-        percent = 100 if evidence["metric"] == "accuracy" else 1
-        table.add_row(
-            f"{budget:.3g}",
-            f"{choice['bound']:.3g}",
-            f"{choice['low']:.2g} to {choice['high']:.2g}",
-            f"{curve(budget):.3g}",
-            _score(curve, expected),
-            f"{percent * lost['regret']:.2f} ± {percent * lost['standard_error']:.2f}",
-        )
+    for row in rows:
+        table.add_row(*row)
     Console().print(table)

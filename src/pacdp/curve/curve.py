@@ -1,114 +1,145 @@
-"""F(ε): which clipping bound a budget asks for. Public, and fixed before any record is read.
+"""The curve F(ε), which maps a budget to a clipping bound.
 
-A curve must be positive and finite wherever it is asked. The paper's own quadratic for MNIST falls
-after ε = 1.09 and is negative above 2.30, so a curve names the domain it was made for, is checked
-on all of it, and answers outside as at the nearest end.
+A curve is public and fixed before any private record is read. It must be positive and finite on its
+whole domain: the paper's quadratic for MNIST decreases beyond ε = 1.09 and is negative beyond 2.30.
+Each curve therefore declares the domain it was fitted on, is checked there, and is held constant
+outside.
 """
 
 import hashlib
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import (
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
 from scipy.interpolate import PchipInterpolator
 
 from pacdp.arithmetic import refuse_other_arithmetic, stamped, without_stamp
-from pacdp.config import Settings
-from pacdp.errors import DataError
+from pacdp.config import Settings, explain
+from pacdp.curve.evidence import CurveEvidence, Family
+from pacdp.errors import DataError, InputError
 from pacdp.storage import write_whole
 from pacdp.validation import positive_number
 
 
 class Curve(Settings):
-    """A family and its coefficients, on a domain of budgets.
+    """A family of functions with its coefficients, on a domain of budgets.
 
-    - ``quadratic`` [α, β, γ]: αε² + βε + γ, the paper's
+    - ``quadratic`` [α, β, γ]: αε² + βε + γ, as in the paper
     - ``power`` [a, b]: a·ε^b
-    - ``piecewise`` [ε₁, C₁, ε₂, C₂, ...]: shape-preserving through these knots
+    - ``piecewise`` [ε₁, C₁, ε₂, C₂, ...]: shape-preserving interpolation between these knots
 
     >>> curve = Curve(family="power", coefficients=(0.5, 0.25), domain=(0.01, 10.0))
     >>> curve(1.0), curve(100.0) == curve(10.0)
     (0.5, True)
     """
 
-    family: Literal["quadratic", "power", "piecewise"]
+    family: Family
     coefficients: tuple[float, ...]
     domain: tuple[float, float] = (0.01, 10.0)
-    evidence: dict[str, Any] = Field(default_factory=dict)
-    """What the curve was made from."""
+    evidence: CurveEvidence | None = None
+    """What the curve was fitted to; None if its coefficients were given."""
+
+    @field_validator("evidence", mode="before")
+    @classmethod
+    def _read_no_evidence(cls, given: Any) -> Any:
+        return None if given == {} else given
+
+    @field_serializer("evidence", mode="wrap")
+    def _write_no_evidence(
+        self, evidence: CurveEvidence | None, handler: SerializerFunctionWrapHandler
+    ) -> Any:
+        return {} if evidence is None else handler(evidence)
 
     @model_validator(mode="after")
-    def _checked(self) -> Self:
+    def _check(self) -> Self:
         low, high = self.domain
         if not 0 < low < high < math.inf:
             raise ValueError(f"domain {self.domain}: must be 0 < low < high")
-        wanted = {"quadratic": 3, "power": 2}.get(self.family)
-        given = len(self.coefficients)
-        if wanted is not None and given != wanted:
-            raise ValueError(f"{self.family}: has {given} coefficients, must have {wanted}")
+        given, expected = len(self.coefficients), {"quadratic": 3, "power": 2}.get(self.family)
+        if expected is not None and given != expected:
+            raise ValueError(f"{self.family}: has {given} coefficients, must have {expected}")
+        # Every family takes its extreme values at the ends of the domain, a vertex or a knot.
+        points = [low, high]
+        if self.family == "quadratic" and self.coefficients[0]:
+            points.append(-self.coefficients[1] / (2 * self.coefficients[0]))
         if self.family == "piecewise":
             knots = self.coefficients[::2]
             if knots and not knots[0] > 0:
                 raise ValueError("piecewise: budgets must be > 0")
             if given < 4 or given % 2 or any(a >= b for a, b in pairwise(knots)):
                 raise ValueError("piecewise: must be pairs of budget and bound, budgets rising")
-        function = _function(self.family, self.coefficients)
-        # Each family has its least and largest values at the ends, at a vertex or at knots.
-        points = [low, high]
-        if self.family == "quadratic" and self.coefficients[0]:
-            points.append(-self.coefficients[1] / (2 * self.coefficients[0]))
-        if self.family == "piecewise":
-            points += self.coefficients[::2]
+            points += knots
         points = [epsilon for epsilon in points if low <= epsilon <= high]
-        for epsilon in points:
-            if not 0 < function(epsilon) < math.inf:
+        values = _evaluate(self.family, self.coefficients, points)
+        for epsilon, value in zip(points, values, strict=True):
+            if not 0 < value < math.inf:
                 raise ValueError(
-                    f"{self.family} {list(self.coefficients)}: is {function(epsilon):.4g} at "
+                    f"{self.family} {list(self.coefficients)}: is {value:.4g} at "
                     f"ε = {epsilon:.4g}, must be positive and finite on {list(self.domain)}"
                 )
         return self
 
     def __call__(self, epsilon: float) -> float:
-        """C* for this budget; outside the domain, that of its nearest end."""
+        """Return the clipping bound for a budget; outside the domain, that of its nearest end."""
         low, high = self.domain
-        wanted = min(max(positive_number("epsilon", epsilon), low), high)
-        return _value(self.family, self.coefficients, wanted)
+        inside = min(max(positive_number("epsilon", epsilon), low), high)
+        return _evaluate_once(self.family, self.coefficients, inside)
 
-    def expected(self, epsilon: float) -> float | None:
-        """The score that a budget buys on the proxy; None where the curve holds no grid.
+    def expected_score(self, epsilon: float) -> float | None:
+        """Return the score to expect on the proxy at a budget, or None without evidence.
 
-        >>> Curve(family="power", coefficients=(0.5, 0.25)).expected(1.0) is None
+        >>> Curve(family="power", coefficients=(0.5, 0.25)).expected_score(1.0) is None
         True
         """
-        budgets, values = self.evidence.get("budgets"), self.evidence.get("expected")
-        if budgets is None or values is None:
+        evidence = self.evidence
+        if evidence is None or not evidence.expected:
             return None
-        wanted = math.log(positive_number("epsilon", epsilon))
-        return float(np.interp(wanted, [math.log(one) for one in budgets], values))
+        budgets = [math.log(budget) for budget in evidence.budgets]
+        at = math.log(positive_number("epsilon", epsilon))
+        return float(np.interp(at, budgets, evidence.expected))
+
+    def require_evidence(self) -> CurveEvidence:
+        """Return the evidence, and refuse a curve whose coefficients were given.
+
+        >>> Curve(family="power", coefficients=(0.5, 0.25)).require_evidence()
+        Traceback (most recent call last):
+        ...
+        pacdp.errors.InputError: curve: holds no grid of scores; pacdp fit makes one that does
+        """
+        if self.evidence is None:
+            raise InputError("curve: holds no grid of scores; pacdp fit makes one that does")
+        return self.evidence
 
     def save(self, path: Path) -> None:
-        """Write it as JSON with a checksum over its content."""
-        content = self._content()
-        write_whole(path, json.dumps({**content, "sha256": _sum(content)}, indent=2) + "\n")
+        """Write the curve as JSON with a checksum of its content."""
+        content = self._file_content()
+        write_whole(path, json.dumps({**content, "sha256": _checksum(content)}, indent=2) + "\n")
 
-    def _content(self) -> dict[str, Any]:
-        """What a file holds. Only a fitted curve depends on how a release is computed."""
+    def _file_content(self) -> dict[str, Any]:
         content = self.model_dump(mode="json")
-        return stamped(content) if self.evidence else content
+        # Only a fitted curve depends on how a release is computed.
+        return content if self.evidence is None else stamped(content)
 
     @classmethod
     def load(
         cls, path: Path, *, anew: str = "pacdp fit EXPERIMENT --out FILE makes a new one"
     ) -> "Curve":
-        """Read what :meth:`save` wrote; a changed file, or a fit of another version, is refused.
+        """Read a file written by :meth:`save`.
 
-        ``anew`` is the advice that is given when a file of another version is refused.
+        A modified file is refused, and so is a fit of another version; ``anew`` is then the advice
+        in the message.
 
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp()) / "curve.json"
@@ -119,33 +150,36 @@ class Curve(Settings):
         try:
             content = json.loads(path.read_text())
             refuse_other_arithmetic(path, content, mark="evidence", anew=anew)
-            noted = content.pop("sha256")
+            checksum = content.pop("sha256")
             curve = cls.model_validate(without_stamp(content))
+        except ValidationError as error:
+            raise DataError(f"{path}: is no curve ({explain(error, cls)})") from error
         except (ValueError, KeyError, AttributeError, TypeError) as error:
             raise DataError(f"{path}: is no curve ({error})") from error
-        if noted != _sum(curve._content()):
+        if checksum != _checksum(curve._file_content()):
             raise DataError(f"{path}: is damaged, its checksum does not fit its content")
         return curve
 
 
-def _sum(content: dict[str, Any]) -> str:
+def _checksum(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-@lru_cache(maxsize=256)
-def _function(family: str, values: tuple[float, ...]) -> Callable[[float], float]:
+def _evaluate(
+    family: Family, coefficients: tuple[float, ...], budgets: Sequence[float]
+) -> list[float]:
     if family == "quadratic":
-        a, b, c = values
-        return lambda epsilon: a * epsilon * epsilon + b * epsilon + c
+        a, b, c = coefficients
+        return [a * epsilon * epsilon + b * epsilon + c for epsilon in budgets]
     if family == "power":
-        scale, exponent = values
-        return lambda epsilon: scale * math.exp(min(exponent * math.log(epsilon), 700))
-    knots, bounds = [math.log(e) for e in values[::2]], values[1::2]
-    through = PchipInterpolator(knots, bounds, extrapolate=False)
-    return lambda epsilon: float(through(min(max(math.log(epsilon), knots[0]), knots[-1])))
+        scale, exponent = coefficients
+        return [scale * math.exp(min(exponent * math.log(e), 700)) for e in budgets]
+    knots = [math.log(epsilon) for epsilon in coefficients[::2]]
+    interpolate = PchipInterpolator(knots, coefficients[1::2], extrapolate=False)
+    return [float(interpolate(min(max(math.log(e), knots[0]), knots[-1]))) for e in budgets]
 
 
 @lru_cache(maxsize=4096)
-def _value(family: str, values: tuple[float, ...], epsilon: float) -> float:
-    # Every client asks in every round, and there are few budgets.
-    return _function(family, values)(epsilon)
+def _evaluate_once(family: Family, coefficients: tuple[float, ...], epsilon: float) -> float:
+    # Every client evaluates F in every round, and there are few distinct budgets.
+    return _evaluate(family, coefficients, (epsilon,))[0]

@@ -1,7 +1,7 @@
-"""The two curves that the paper gives, for comparison (PAC-DP, section on simulation results)."""
+"""The two curves published in the paper (PAC-DP, section on simulation results)."""
 
 # Coefficients of αε² + βε + γ, and R².
-PAPER: dict[str, tuple[tuple[float, float, float], float]] = {
+PUBLISHED_CURVES: dict[str, tuple[tuple[float, float, float], float]] = {
     "mnist": ((-5.5235, 12.0719, 1.4004), 0.9806),
     "cifar10": ((0.0426, 1.2900, 1.1060), 0.9490),
 }

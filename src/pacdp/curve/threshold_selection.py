@@ -1,59 +1,43 @@
-"""Which clipping bound a budget wants, from noisy scores of a few candidates.
+"""Selecting a clipping bound for one budget from noisy scores of a few candidates.
 
-The largest of several noisy means is often not the best candidate but the luckiest. Where the top
-is flat, as it is here, the choice jumps about from one draw of the noise to the next. The default
-therefore asks what the scores can tell: it smooths them over ln C, and takes the middle of all that
-cannot be told from the best.
+The candidate with the highest of several noisy means is often lucky rather than best. Near a flat
+maximum, such as here, the selection then changes from one noise realisation to the next. The
+default rule smooths the scores over ln C and takes the centre of all bounds that the scores cannot
+distinguish from the best one.
 """
 
 import math
-from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from pacdp.curve.evidence import Rule, ThresholdChoice
 from pacdp.errors import InputError
 from pacdp.validation import FloatArray, positive
 
-Rule = Literal["plateau", "argmax"]
-
-# Points of ln C at which the smooth response is asked, for each step of the grid.
-_FINE = 20
-# Width of the smoothing kernel, in steps of the grid.
-_WIDTH = 1.0
-# Draws of the bootstrap over seeds.
-_DRAWS = 400
+# Points of ln C per grid step at which the smoothed response is evaluated.
+_POINTS_PER_STEP = 20
+# Width of the smoothing kernel, in grid steps.
+_KERNEL_WIDTH = 1.0
+_BOOTSTRAP_DRAWS = 400
 
 
-@dataclass(frozen=True)
-class Choice:
-    """C* of one budget, and how sure it is."""
+def select_threshold(
+    scores: ArrayLike, bounds: ArrayLike, *, rule: Rule = "plateau"
+) -> ThresholdChoice:
+    """Select C* from scores (seeds, bounds), of which higher ones are better.
 
-    bound: float
-    spread: float
-    """Standard error of ln C*, from drawing seeds again and from how lopsided the top is."""
-    low: float
-    high: float
-    """The bounds that cannot be told from the best."""
-    edge: bool
-    """Whether it lies within a step of the grid's edge, so that the best may lie beyond."""
-    score: float
-    """What is expected at C*."""
-
-
-def choose(scores: ArrayLike, bounds: ArrayLike, *, rule: Rule = "plateau") -> Choice:
-    """C* from scores (seeds, bounds), higher being better.
-
-    ``argmax`` is the paper's: the candidate with the highest mean. ``plateau`` smooths the mean
-    over ln C by local quadratic regression, and weighs each ln C by exp(−(best − score)/τ) with τ
-    the standard error of a smoothed mean: without noise that is the maximum, and with noise the
-    middle of what is as good.
+    ``argmax`` is the paper's rule: the candidate with the highest mean. ``plateau`` smooths the
+    mean over ln C by local quadratic regression and averages ln C with the weights
+    exp(−(best − score)/τ), where τ is the standard error of a smoothed mean. Without noise this is
+    the maximum, and with noise the centre of the plateau around it.
 
     >>> bounds = [0.1, 0.2, 0.4, 0.8, 1.6]
     >>> scores = [[0.5, 0.7, 0.8, 0.7, 0.5], [0.52, 0.7, 0.81, 0.7, 0.49]]
-    >>> round(choose(scores, bounds).bound, 2), choose(scores, bounds, rule="argmax").bound
-    (0.4, 0.4)
+    >>> round(select_threshold(scores, bounds).bound, 2)
+    0.4
+    >>> select_threshold(scores, bounds, rule="argmax").bound
+    0.4
     """
     table = np.atleast_2d(np.asarray(scores, float))
     grid = positive("bounds", bounds)
@@ -63,92 +47,102 @@ def choose(scores: ArrayLike, bounds: ArrayLike, *, rule: Rule = "plateau") -> C
         raise InputError(
             f"scores: have shape {table.shape}, must be finite numbers (seeds, {len(grid)})"
         )
-    logs = np.log(grid)
-    mean = table.mean(0)
-    drawn = _resampled(table)
+    logs, mean, resampled = np.log(grid), table.mean(0), _resample_means(table)
     if rule == "argmax":
         best = int(mean.argmax())
-        return Choice(
-            bound=float(grid[best]),
-            spread=_corrected(logs[drawn.argmax(1)], len(table)),
-            low=float(grid[best]),
-            high=float(grid[best]),
+        return ThresholdChoice(
+            bound=grid[best],
+            spread=_standard_error(logs[resampled.argmax(1)], len(table)),
+            low=grid[best],
+            high=grid[best],
             edge=best in (0, len(grid) - 1),
-            score=float(mean[best]),
+            score=mean[best],
         )
-    fine = np.linspace(logs[0], logs[-1], (len(logs) - 1) * _FINE + 1)
+    fine = np.linspace(logs[0], logs[-1], (len(logs) - 1) * _POINTS_PER_STEP + 1)
     smoother = smoothing_matrix(logs, fine)
-    error = _standard_error(table, smoother)
-    smooth, redrawn = smoother @ mean, drawn @ smoother.T
-    centre = _centre(smooth, fine, error)
-    spread = _corrected(_centre(redrawn, fine, error), len(table))
-    # Where the top is not symmetric, its middle and its highest point lie apart.
+    tau = _smoothed_standard_error(table, smoother)
+    smooth = smoother @ mean
+    centre = _plateau_centre(smooth, fine, tau)
+    spread = _standard_error(_plateau_centre(resampled @ smoother.T, fine, tau), len(table))
+    # With an asymmetric plateau its centre and the maximum differ.
     spread = math.hypot(spread, (centre - fine[smooth.argmax()]) / 2)
-    near = fine[smooth >= smooth.max() - error]
-    return Choice(
-        bound=float(np.exp(centre)),
+    plateau = fine[smooth >= smooth.max() - tau]
+    return ThresholdChoice(
+        bound=np.exp(centre),
         spread=spread,
-        low=float(np.exp(near[0])),
-        high=float(np.exp(near[-1])),
+        low=np.exp(plateau[0]),
+        high=np.exp(plateau[-1]),
         edge=not logs[1] <= centre <= logs[-2],
-        score=float(np.interp(centre, fine, smooth)),
+        score=np.interp(centre, fine, smooth),
     )
 
 
-def smoothed(scores: ArrayLike, bounds: ArrayLike, *, at: float) -> float:
-    """What is expected at a bound, from scores (seeds, bounds) of others.
+def select_thresholds(
+    scores: FloatArray, bounds: ArrayLike, *, rule: Rule = "plateau"
+) -> list[ThresholdChoice]:
+    """Select C* for each budget from scores (seeds, budgets, bounds).
 
-    >>> round(smoothed([[0.5, 0.7, 0.8, 0.7]], [0.1, 0.2, 0.4, 0.8], at=0.4), 2)
+    >>> scores = np.array([[[0.5, 0.8, 0.5], [0.2, 0.3, 0.4]]])
+    >>> [choice.bound for choice in select_thresholds(scores, [1, 2, 4], rule="argmax")]
+    [2.0, 4.0]
+    """
+    return [select_threshold(table, bounds, rule=rule) for table in scores.swapaxes(0, 1)]
+
+
+def estimate_score(scores: ArrayLike, bounds: ArrayLike, *, at: float) -> float:
+    """Estimate the score at any clipping bound from scores (seeds, bounds) of the candidates.
+
+    >>> round(estimate_score([[0.5, 0.7, 0.8, 0.7]], [0.1, 0.2, 0.4, 0.8], at=0.4), 2)
     0.79
     """
     logs = np.log(positive("bounds", bounds))
-    where = np.clip(np.log(at), logs[0], logs[-1])
+    point = np.clip(np.log(at), logs[0], logs[-1])
     mean = np.atleast_2d(np.asarray(scores, float)).mean(0)
-    # A local polynomial may swing a little beyond what was seen.
-    found = float((smoothing_matrix(logs, np.array([where])) @ mean)[0])
-    return min(max(found, float(mean.min())), float(mean.max()))
+    estimate = float((smoothing_matrix(logs, np.array([point])) @ mean)[0])
+    # A local polynomial can overshoot the range of the scores.
+    return min(max(estimate, float(mean.min())), float(mean.max()))
 
 
 def smoothing_matrix(logs: FloatArray, at: FloatArray) -> FloatArray:
-    """The matrix S of local quadratic regression: S @ scores is the smooth response ``at`` ln C.
+    """Return the matrix S of local quadratic regression: S @ scores is smoothed at the given ln C.
 
     >>> logs = np.log([0.1, 0.2, 0.4, 0.8])
     >>> bool(np.allclose(smoothing_matrix(logs, logs) @ logs**2, logs**2))
     True
     """
-    width = _WIDTH * float(np.mean(np.diff(logs)))
-    away = logs[None, :] - at[:, None]
-    weights = np.exp(-0.5 * (away / width) ** 2) + 1e-6
-    powers = np.stack([np.ones_like(away), away, away**2], axis=-1)
+    width = _KERNEL_WIDTH * float(np.mean(np.diff(logs)))
+    offset = logs[None, :] - at[:, None]
+    weights = np.exp(-0.5 * (offset / width) ** 2) + 1e-6
+    powers = np.stack([np.ones_like(offset), offset, offset**2], axis=-1)
     normal = np.einsum("pi,pij,pik->pjk", weights, powers, powers)
-    # The value at the point itself is the constant of the local polynomial.
-    solved = np.linalg.solve(normal, np.broadcast_to([[1.0], [0.0], [0.0]], (len(at), 3, 1)))
-    return np.einsum("pi,pij,pj->pi", weights, powers, solved[..., 0])
+    # The value at the point itself is the constant term of the local polynomial.
+    constant = np.linalg.solve(normal, np.broadcast_to([[1.0], [0.0], [0.0]], (len(at), 3, 1)))
+    return np.einsum("pi,pij,pj->pi", weights, powers, constant[..., 0])
 
 
-def _resampled(table: FloatArray) -> FloatArray:
-    """Means over seeds that were drawn again with replacement."""
+def _resample_means(table: FloatArray) -> FloatArray:
+    """Return bootstrap means over seeds."""
     random = np.random.default_rng(0)
-    picked: NDArray[np.int64] = random.integers(len(table), size=(_DRAWS, len(table)))
-    return np.asarray(table[picked].mean(1))
+    rows: NDArray[np.int64] = random.integers(len(table), size=(_BOOTSTRAP_DRAWS, len(table)))
+    return np.asarray(table[rows].mean(1))
 
 
-def _corrected(redrawn: FloatArray, seeds: int) -> float:
-    """The standard error that a bootstrap over few seeds stands for; zero with one seed."""
-    return float(redrawn.std()) * math.sqrt(seeds / (seeds - 1)) if seeds > 1 else 0.0
+def _standard_error(resampled: FloatArray, seeds: int) -> float:
+    """Correct the bootstrap's standard error for the number of seeds; zero with one seed."""
+    return float(resampled.std()) * math.sqrt(seeds / (seeds - 1)) if seeds > 1 else 0.0
 
 
-def _standard_error(table: FloatArray, smoother: FloatArray) -> float:
-    """The standard error of the difference of two smoothed means, typical over the grid.
+def _smoothed_standard_error(table: FloatArray, smoother: FloatArray) -> float:
+    """Return the standard error of a difference of smoothed means, averaged over the grid.
 
-    Seeds are shared by all candidates, so what a seed does to all of them alike cancels.
+    All candidates share the seeds, so an effect of a seed on all of them cancels.
     """
     if len(table) < 2:
         return 1e-12
-    apart = (table - table.mean(1, keepdims=True)) @ smoother.T
-    return max(float(np.sqrt(np.mean(apart.var(0, ddof=1)) / len(table))), 1e-12)
+    centred = (table - table.mean(1, keepdims=True)) @ smoother.T
+    return max(float(np.sqrt(np.mean(centred.var(0, ddof=1)) / len(table))), 1e-12)
 
 
-def _centre(smooth: FloatArray, fine: FloatArray, error: float) -> FloatArray:
-    weights = np.exp((smooth - smooth.max(-1, keepdims=True)) / error)
+def _plateau_centre(smooth: FloatArray, fine: FloatArray, tau: float) -> FloatArray:
+    weights = np.exp((smooth - smooth.max(-1, keepdims=True)) / tau)
     return np.asarray((weights @ fine) / weights.sum(-1))

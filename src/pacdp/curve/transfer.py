@@ -1,37 +1,36 @@
-"""How well a curve made on one proxy does on another's."""
+"""How well a curve fitted on one proxy does on another one."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
 from pacdp.curve.curve import Curve
-from pacdp.curve.threshold_selection import smoothed
-from pacdp.errors import InputError
+from pacdp.curve.threshold_selection import estimate_score
 
 
 @dataclass(frozen=True)
-class Transferred:
-    """One budget: what a curve says, what the proxy's own says, and what the difference costs."""
+class TransferLoss:
+    """What a transferred curve loses at one budget against the proxy's own curve."""
 
     epsilon: float
     bound: float
+    """Clipping bound of the transferred curve."""
     own: float
+    """Clipping bound of the proxy's own curve."""
     lost: float
-    """In the metric of the proxy, by its smoothed matrix P."""
+    """Difference in score, estimated from the proxy's matrix P."""
 
 
-def transfer(curve: Curve, other: Curve) -> list[Transferred]:
-    """What ``curve`` loses on the proxy that ``other`` was made from, budget by budget.
+def measure_transfer(curve: Curve, other: Curve) -> list[TransferLoss]:
+    """Measure what ``curve`` loses on the proxy that ``other`` was fitted on, for each budget.
 
-    No training: the other's matrix P says what each bound is worth there.
+    Nothing is trained: the matrix P of ``other`` gives the score of every bound.
     """
-    evidence = other.evidence
-    if "scores" not in evidence:
-        raise InputError("curve: holds no grid to compare on; pacdp fit makes one that does")
-    scores, bounds = np.array(evidence["scores"]), evidence["bounds"]
-    found = []
-    for row, epsilon in enumerate(evidence["budgets"]):
-        theirs, mine = other(epsilon), curve(epsilon)
-        best, reached = (smoothed(scores[:, row], bounds, at=bound) for bound in (theirs, mine))
-        found.append(Transferred(epsilon=epsilon, bound=mine, own=theirs, lost=best - reached))
-    return found
+    evidence = other.require_evidence()
+    losses = []
+    tables = np.array(evidence.scores).swapaxes(0, 1)
+    for epsilon, scores in zip(evidence.budgets, tables, strict=True):
+        bound, own = curve(epsilon), other(epsilon)
+        reached, best = (estimate_score(scores, evidence.bounds, at=at) for at in (bound, own))
+        losses.append(TransferLoss(epsilon=epsilon, bound=bound, own=own, lost=best - reached))
+    return losses

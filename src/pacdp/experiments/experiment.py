@@ -16,9 +16,8 @@ from pydantic import Field, ValidationError
 from pacdp.config import Count, Real, Settings, explain
 from pacdp.data import CATALOGUE
 from pacdp.errors import InputError
-from pacdp.features import Representation
-from pacdp.federation import Aggregation, HotStart, Model, Privacy, Training
-from pacdp.methods import METHODS, Method, method
+from pacdp.federation import Recipe
+from pacdp.methods import Method, PacDp, build_method, find_method, import_method
 from pacdp.offline import Offline
 from pacdp.validation import meant
 
@@ -37,21 +36,13 @@ class Data(Settings):
     settings: dict[str, Real] = Field({}, description="The partition's, such as alpha.")
 
 
-class Experiment(Settings):
+class Experiment(Recipe):
     """All settings of an experiment."""
 
     name: str = Field(description="What it is called.")
     description: str = Field("", description="What it is, in a line.")
-    method: str = Field("pac-dp", description="The method that is run unless another is named.")
+    method: str = Field(PacDp.name, description="The method that is run unless another is named.")
     data: Data
-    representation: Representation | None = Field(
-        None, description="What the model sees instead of the records."
-    )
-    model: Model = Field(Model(), description="The model.")
-    training: Training
-    server: Aggregation = Field(Aggregation(), description="How updates are combined.")
-    privacy: Privacy = Field(Privacy(), description="What clients are promised.")
-    hot_start: HotStart | None = Field(None, description="A first model from public data.")
     offline: Offline = Field(Offline(), description="The grid that F is fitted on.")
     evaluate_every: Count = Field(1, description="Rounds between looks at the test records.")
     failure_rate: Real = Field(0.0, ge=0, lt=1, description="How often a client fails.")
@@ -73,12 +64,12 @@ class Experiment(Settings):
                 f"methods.{chosen}.{lacking[0]}: is missing; pacdp fit makes one, or give it there "
                 'such as { family = "power", coefficients = [1.0, 0.4] }'
             )
-        return method(chosen, given)
+        return build_method(chosen, given)
 
     def lacking(self, name: str, given: Mapping[str, Any] | None = None) -> list[str]:
         """Settings that a method needs and has not got here."""
         known = self.methods.get(name, {}) if given is None else given
-        return [key for key in METHODS[name].needs if key not in known] if name in METHODS else []
+        return [key for key in find_method(name).needs if key not in known]
 
 
 def shipped() -> list[str]:
@@ -132,6 +123,8 @@ def _checked(content: Mapping[str, Any], where: str, folder: Path | None) -> Exp
         made = Experiment.model_validate(_with_paths(dict(content), folder))
     except ValidationError as error:
         raise InputError(f"{where}: {explain(error, Experiment)}") from None
+    for name in {made.method, *made.methods}:
+        import_method(name)
     for name in made.methods:
         # A curve may be fitted later; all else is checked now.
         made.made_method(name, dict.fromkeys(made.lacking(name), _ANY_CURVE))

@@ -13,9 +13,10 @@ from pacdp.experiments.proxies import find_proxy
 from pacdp.features import fitted, pool, refuse_private
 from pacdp.features.network import Observer
 from pacdp.features.pipeline import quiet
-from pacdp.federation import Workbench, make_plan
+from pacdp.federation import Population, Recipe, Workbench, make_plan
 from pacdp.federation.hot_start import hot_start
 from pacdp.federation.local_model import Tensors
+from pacdp.methods import PacDp
 from pacdp.methods.fedavg import FedAvg
 from pacdp.offline import Setting
 from pacdp.schedule import Schedule
@@ -42,12 +43,8 @@ def setting_for(
         sizes=_like(sizes, share),
         share=share,
         unit=dataset.unit,
-        training=experiment.training,
-        model=experiment.model,
-        privacy=experiment.privacy,
-        server=experiment.server,
+        recipe=experiment.recipe,
         schedule=_schedule(experiment),
-        representation=experiment.representation,
         initial=initial,
         partition=split.kind,
         settings=dict(split.settings),
@@ -83,13 +80,10 @@ def rehearsal(
         return proxy, None
     bench = Workbench(
         make_plan(
-            sizes={"nobody": 1},
-            shape=proxy.data.shape,
-            task=proxy.data.task,
-            method=FedAvg(),
-            training=experiment.training,
-            model=experiment.model,
-            seed=seed,
+            Recipe(training=experiment.training, model=experiment.model),
+            FedAvg(),
+            Population(sizes={"nobody": 1}, shape=proxy.data.shape, task=proxy.data.task),
+            seed,
         )
     )
     first = shown.represent(public.rehearsal, observe=observe)
@@ -113,5 +107,5 @@ def _like(sizes: Mapping[str, int], share: float) -> dict[str, int]:
 
 
 def _schedule(experiment: Experiment) -> Schedule:
-    given = experiment.methods.get("pac-dp", {}).get("schedule", {})
+    given = experiment.methods.get(PacDp.name, {}).get("schedule", {})
     return Schedule.model_validate(given)

@@ -171,6 +171,20 @@ class Method(Settings):
     """A mark for ledgers where ε is not the cost of the whole training."""
     needs: ClassVar[tuple[str, ...]] = ()
     """Settings without which it cannot run."""
+    bound_setting: ClassVar[str] = "clipping_bound"
+    """The setting that holds its clipping bound, if it has one."""
+    searched: ClassVar[Mapping[str, Sequence[Any]]] = {}
+    """Settings of its own that a search tries, with their values, the simplest first."""
+
+    @classmethod
+    def has_bound(cls) -> bool:
+        """Whether there is a clipping bound to be searched."""
+        return cls.bound_setting in cls.model_fields
+
+    @classmethod
+    def settings_at(cls, bound: float | None, searched: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings at a point of a search: a bound, and values of those that are searched."""
+        return ({} if bound is None else {cls.bound_setting: bound}) | dict(searched)
 
     def budgets(self, budgets: Sequence[float]) -> list[float]:
         """The ε that each client's noise is calibrated to; never more than its own."""

@@ -1,6 +1,6 @@
 """PAC-DP: each client clips at F(ε_i)·λ(t)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,6 +22,8 @@ class PacDp(Method):
 
     name: ClassVar[str] = "pac-dp"
     needs: ClassVar[tuple[str, ...]] = ("curve",)
+    bound_setting: ClassVar[str] = "curve"
+    searched: ClassVar[Mapping[str, Sequence[str]]] = {"schedule": ("none", "cosine")}
 
     curve: Curve = Field(description="F, from a budget to a clipping bound, or a file.")
     schedule: Schedule = Field(Schedule(), description="λ(t).")
@@ -34,11 +36,17 @@ class PacDp(Method):
     def _from_file(cls, given: Any) -> Any:
         return Curve.load(Path(given)) if isinstance(given, str | Path) else given
 
+    @classmethod
+    def settings_at(cls, bound: float | None, searched: Mapping[str, Any]) -> dict[str, Any]:
+        """One bound for all budgets, until F is fitted, and a kind of schedule."""
+        constant = {"family": "power", "coefficients": [bound, 0.0]}
+        return {"curve": constant, "schedule": {"kind": searched["schedule"]}}
+
     def refuse_plan(self, terms: Mapping[str, Any]) -> None:
         """Refuse a plan other than the one that the curve was made for."""
-        made_for = self.curve.evidence.get("plan")
-        if made_for is None or self.allow_plan_mismatch:
+        if self.curve.evidence is None or self.allow_plan_mismatch:
             return
+        made_for = self.curve.evidence.plan
         wanted = {**terms, "schedule": self.schedule.model_dump(mode="json")}
         apart = differences({key: made_for.get(key) for key in wanted}, wanted)
         if apart:

@@ -35,6 +35,8 @@ SMALLEST, LARGEST = 1e-6, 1e6
 class Quantile(Method):
     """What trackers share: a start, a speed, a target and a price."""
 
+    bound_setting: ClassVar[str] = "first_bound"
+
     quantile: Real = Field(0.5, gt=0, lt=1, description="γ: the share that the bound aims at.")
     speed: Real = Field(0.2, gt=0, allow_inf_nan=False, description="η_C.")
     first_bound: Real = Field(0.1, gt=0, allow_inf_nan=False, description="C₀.")

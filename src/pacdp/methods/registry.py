@@ -1,4 +1,4 @@
-"""Every method by its name."""
+"""Every method by its name, and methods of the user's own by ``module:Class``."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,6 +16,7 @@ from pacdp.methods.noise_once import NoiseOnce
 from pacdp.methods.pac_dp import PacDp
 from pacdp.methods.quantile import AdaptiveQuantile, MedianTracker, NonPrivateQuantile
 from pacdp.methods.rpdp_fl import RpdpFl
+from pacdp.plugins import find_object, import_object, is_path
 from pacdp.validation import meant
 
 METHODS: dict[str, type[Method]] = {
@@ -27,26 +28,62 @@ METHODS: dict[str, type[Method]] = {
 }
 
 
-def register(kind: type[Method]) -> type[Method]:
+def register_method(kind: type[Method]) -> type[Method]:
     """Make a method of one's own known by its name. Usable as a decorator."""
     METHODS[kind.name] = kind
     return kind
 
 
-def method(name: str, settings: Mapping[str, Any] | None = None) -> Method:
-    """The method of that name with these settings.
+def import_method(path: str) -> str:
+    """Import a method by ``module:Class`` and return the name under which plans refer to it.
 
-    >>> method("fixed", {"clipping_bound": 0.5})
-    Fixed(clipping_bound=0.5)
-    >>> method("fixt")
+    A registered name is returned as it is.
+    """
+    if is_path(path):
+        import_object("method", path)
+        find_method(path)
+    return path
+
+
+def find_method(name: str) -> type[Method]:
+    """Return the class of a method by its registered name, or by the path of an imported class.
+
+    >>> find_method("fixed")
+    <class 'pacdp.methods.fixed.Fixed'>
+    >>> find_method("fixt")
     Traceback (most recent call last):
     ...
     pacdp.errors.InputError: method = 'fixt': unknown; did you mean fixed? There are pac-dp, ...
     """
-    if name not in METHODS:
+    if name in METHODS:
+        return METHODS[name]
+    if not is_path(name):
         near = meant(name, METHODS)
         raise InputError(f"method = {name!r}: unknown; {near}There are {', '.join(METHODS)}")
+    kind = find_object("method", name)
+    if not (isinstance(kind, type) and issubclass(kind, Method)):
+        raise InputError(f"method = {name!r}: must be a subclass of pacdp.methods.Method")
+    return kind
+
+
+def build_method(name: str, settings: Mapping[str, Any] | None = None) -> Method:
+    """Return the method of that name with these settings.
+
+    >>> build_method("fixed", {"clipping_bound": 0.5})
+    Fixed(clipping_bound=0.5)
+    """
+    kind = find_method(name)
     try:
-        return METHODS[name](**(settings or {}))
+        return kind(**(settings or {}))
     except ValidationError as error:
-        raise InputError(explain(error, METHODS[name], f"methods.{name}")) from None
+        raise InputError(explain(error, kind, f"methods.{name}")) from None
+
+
+def name_of(method: Method) -> str:
+    """The name under which a plan stores a method: its registered one, or the path of its class.
+
+    >>> name_of(Fixed())
+    'fixed'
+    """
+    kind = type(method)
+    return kind.name if METHODS.get(kind.name) is kind else f"{kind.__module__}:{kind.__qualname__}"

@@ -8,10 +8,7 @@ import numpy as np
 
 from pacdp.experiments import Experiment
 from pacdp.experiments.experiment import merged
-from pacdp.methods import METHODS
-
-# The setting that holds a method's clipping bound, where it is one number.
-_BOUND = {"cgm-median": "first_bound", "aqc": "first_bound", "non-private-quantile": "first_bound"}
+from pacdp.methods import find_method
 
 
 def axes(
@@ -49,9 +46,9 @@ def axes(
     if experiment.hot_start is not None:
         # The rate of Adam says how far public records take the first model.
         found["hot start"] = ["none", *_decades(-3, -1, 1)]
-    if method == "pac-dp":
-        found["schedule"] = ["none", "cosine"]
-    if not _clips(method):
+    kind = find_method(method)
+    found |= {name: list(values) for name, values in kind.searched.items()}
+    if not kind.has_bound():
         # Nothing is clipped: the bound has no meaning.
         del found["bound"]
     return found
@@ -69,9 +66,9 @@ def middle(axes: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
     >>> middle({"rounds": [1, 2, 5], "batch": ["full", 8]})
     {'rounds': 2, 'batch': 'full'}
     """
-    simplest = ("local steps", "batch", "averaging", "bias", "hot start", "schedule")
+    middling = ("distance", "dimension", "whitening", "rounds", "bound")
     return {
-        name: values[0] if name in simplest else values[(len(values) - 1) // 2]
+        name: values[(len(values) - 1) // 2] if name in middling else values[0]
         for name, values in axes.items()
     }
 
@@ -114,7 +111,8 @@ def changes(method: str, point: Mapping[str, Any]) -> dict[str, Any]:
     ...                   "batch": "full", "averaging": 0.5})["training"]["optimiser"]["lr"]
     2.0
     """
-    rounds, steps = point["rounds"], point["local steps"]
+    rounds, steps, kind = point["rounds"], point["local steps"], find_method(method)
+    searched = {name: point[name] for name in kind.searched}
     rate = point["distance"] / (rounds * steps * point.get("bound", 1.0))
     made: dict[str, Any] = {
         "training": {
@@ -127,7 +125,7 @@ def changes(method: str, point: Mapping[str, Any]) -> dict[str, Any]:
             "optimiser": {"name": "sgd", "lr": float(f"{rate:.6g}")},
         },
         "server": {"average_last": point["averaging"]},
-        "methods": {method: _settings(method, point)},
+        "methods": {method: kind.settings_at(point.get("bound"), searched)},
     }
     if "weights" in point:
         made["server"]["weights"] = point["weights"]
@@ -139,24 +137,6 @@ def changes(method: str, point: Mapping[str, Any]) -> dict[str, Any]:
     if "bias" in point:
         made["model"] = {"settings": {"bias": float(point["bias"])}}
     return made
-
-
-def _settings(method: str, point: Mapping[str, Any]) -> dict[str, Any]:
-    if method == "pac-dp":
-        constant = {"family": "power", "coefficients": [point["bound"], 0.0]}
-        return {"curve": constant, "schedule": {"kind": point["schedule"]}}
-    if "bound" not in point:
-        return {}
-    return {_bound_of(method): point["bound"]}
-
-
-def _bound_of(method: str) -> str:
-    return _BOUND.get(method, "clipping_bound")
-
-
-def _clips(method: str) -> bool:
-    """Whether there is a bound to be searched: also without privacy something may be clipped."""
-    return method == "pac-dp" or _bound_of(method) in METHODS[method].model_fields
 
 
 def told(point: Mapping[str, Any]) -> str:

@@ -9,7 +9,6 @@ import numpy as np
 
 from pacdp import __version__
 from pacdp.data import Dataset
-from pacdp.errors import InputError
 from pacdp.experiments import Experiment
 from pacdp.experiments.experiment import merged
 from pacdp.experiments.prepare import read_data
@@ -17,15 +16,14 @@ from pacdp.features import Track, fitted, refuse_private
 from pacdp.features.network import Observer as Making
 from pacdp.features.pipeline import quiet
 from pacdp.federation.budgets import deal_budgets
-from pacdp.methods import METHODS
-from pacdp.methods.pac_dp import PacDp
+from pacdp.methods import PacDp, find_method, import_method
 from pacdp.offline import Offline, Setting, fit_curve
 from pacdp.offline.configuration import Axis
 from pacdp.tuning.coordinate_search import Found, Step, compared, search
 from pacdp.tuning.evaluation import Stage
 from pacdp.tuning.search_space import applied, axes, changed, changes, middle, told
 from pacdp.tuning.tuned_configuration import Expected, Promised, Tuned
-from pacdp.validation import count, meant
+from pacdp.validation import count
 
 Observer = Callable[[str, int, int], None]
 """Told what is tried, how many trainings are over, and about how many there will be."""
@@ -82,13 +80,10 @@ def tune(
     ((1,), 'no guarantee')
     """
     name = experiment.method if method is None else method
-    if name not in METHODS:
-        raise InputError(
-            f"--method {name}: unknown; {meant(name, METHODS)}there are {', '.join(METHODS)}"
-        )
+    kind = find_method(import_method(name))
     for option, number in (("--seeds", seeds), ("--sweeps", sweeps)):
         count(option, number)
-    private = METHODS[name].private
+    private = kind.private
     stage = stage or Stage(read_data(experiment.data, seed=0), making=making)
     trainings = _Count(observe)
     dataset, split = stage.read
@@ -102,8 +97,8 @@ def tune(
     # With equal budgets and like sizes every rule is the same.
     unlike = len(set(budgets)) > 1 or max(sizes.values()) > 1.5 * min(sizes.values())
     weighed = private and unlike and only is None
-    fits = name == "pac-dp" and only is None
-    finer = private and name != "pac-dp" and only is None
+    fits = "curve" in kind.needs and only is None
+    finer = private and "curve" not in kind.needs and only is None
     cells = _cells(seeds) * fits + 2 * _FINE * seeds * finer
     after = (2 * len(_rules(experiment)) * seeds if weighed else 0) + cells + seeds
     begun = {**middle(searched), "weights": experiment.server.weights, **(start or {})}
@@ -132,7 +127,7 @@ def tune(
             _grid(found.point["bound"], budgets, seeds),
             observe=lambda cell, score: trainings.begin("F under the plan"),
         )
-        made = merged(made, {"methods": {"pac-dp": {"curve": curve.model_dump(mode="json")}}})
+        made = merged(made, {"methods": {name: {"curve": curve.model_dump(mode="json")}}})
     final = applied(experiment, made)
     fresh = range(seeds, 2 * seeds)
     trainings.expect(seeds)
@@ -243,14 +238,11 @@ def _rules(experiment: Experiment) -> list[str]:
 
 def _setting(stage: Stage, planned: Experiment) -> Setting:
     """What the grid of F is trained under: the plan that was found."""
-    made = planned.made_method("pac-dp")
+    made = planned.made_method(PacDp.name)
     assert isinstance(made, PacDp)
     return replace(
         stage.setting(planned),
-        training=planned.training,
-        model=planned.model,
-        server=planned.server,
-        privacy=planned.privacy,
+        recipe=planned.recipe,
         schedule=made.schedule,
     )
 

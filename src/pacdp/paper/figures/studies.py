@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from pacdp.curve import Curve
-from pacdp.curve.paper import PAPER
+from pacdp.curve.paper import PUBLISHED_CURVES
 from pacdp.paper.studies.study import READINGS, Reading, Study, label
 from pacdp.paper.studies.summary import Found, Row
 from pacdp.report.figures.palette import Look, looks_of
@@ -129,20 +129,22 @@ def curves_figure(curves: Mapping[str, Curve], *, data: Mapping[str, str]) -> Fi
     picture = Figure(figsize=(4.4 * len(curves), 4.2), layout="constrained")
     grid = picture.subplots(1, len(curves), squeeze=False)[0]
     for axes, (name, curve) in zip(grid, curves.items(), strict=True):
-        evidence = curve.evidence
-        budgets = np.array(evidence["budgets"])
-        choices = evidence["choices"]
+        evidence = curve.require_evidence()
+        choices = evidence.choices
         fine = np.geomspace(*curve.domain, 200)
-        middle = np.array([choice["bound"] for choice in choices])
-        ends = np.array([[choice["low"], choice["high"]] for choice in choices]).T
+        middle = np.array([choice.bound for choice in choices])
+        ends = np.array([[choice.low, choice.high] for choice in choices]).T
         axes.errorbar(
-            *(budgets, middle, abs(ends - middle)), fmt="o", capsize=3, label="C*, and as good"
+            *(evidence.budgets, middle, abs(ends - middle)),
+            fmt="o",
+            capsize=3,
+            label="C*, and as good",
         )
         axes.plot(fine, [curve(value) for value in fine], label=f"F, {curve.family}")
-        if name in PAPER:
-            known = np.polyval(PAPER[name][0], fine)
+        if name in PUBLISHED_CURVES:
+            known = np.polyval(PUBLISHED_CURVES[name][0], fine)
             axes.plot(fine[known > 0], known[known > 0], "--", label="the paper's F, where above 0")
-        plan = evidence["plan"]
+        plan = evidence.plan
         axes.set(xscale="log", yscale="log", title=data[name], ylabel="clipping bound C")
         axes.set_xlabel(f"ε (δ = {plan['delta']:g}, {plan['adjacency']})")
         axes.grid(alpha=0.3)

@@ -3,7 +3,7 @@
 from functools import partial
 
 from pacdp.curve import Curve
-from pacdp.curve.paper import PAPER
+from pacdp.curve.paper import PUBLISHED_CURVES
 from pacdp.experiments import read_experiment
 from pacdp.formatting import NOTHING, terms
 from pacdp.paper.figures.studies import curves_figure
@@ -26,7 +26,7 @@ def curves(study: Study, shelf: Shelf, observe: Observer) -> Part:
     found = {name: _fitted(name, shelf, observe) for name in study.experiments}
     data = {name: named(name, profile=shelf.profile) for name in found}
     lines = [{"experiment": data[name], **_line(name, curve)} for name, curve in found.items()]
-    plan = next(iter(found.values())).evidence["plan"]
+    plan = next(iter(found.values())).require_evidence().plan
     said = _WORDS.format(terms=terms(plan["delta"], plan["adjacency"]))
     shown = table.markdown(list(lines[0]), [list(line.values()) for line in lines], words=2)
     figure = curves_figure(found, data=data)
@@ -41,21 +41,21 @@ def _fitted(name: str, shelf: Shelf, observe: Observer) -> Curve:
 
 
 def _line(name: str, curve: Curve) -> dict[str, str]:
-    evidence = curve.evidence
-    bounds = [choice["bound"] for choice in evidence["choices"]]
-    grid = (len(evidence[axis]) for axis in ("budgets", "bounds", "seeds"))
+    evidence = curve.require_evidence()
+    bounds = [choice.bound for choice in evidence.choices]
+    grid = map(len, (evidence.budgets, evidence.bounds, evidence.seeds))
     shown = ", ".join(f"{value:.3g}" for value in curve.coefficients)
     theirs = NOTHING
-    if name in PAPER:
-        (a, b, c), r_squared = PAPER[name]
+    if name in PUBLISHED_CURVES:
+        (a, b, c), r_squared = PUBLISHED_CURVES[name]
         theirs = f"{a:g}ε² + {b:g}ε + {c:g}, R² {r_squared:.3f}"
     return {
-        "proxy": evidence["proxy"]["name"],
+        "proxy": evidence.proxy.name,
         "grid": " x ".join(map(str, grid)),
         "least C*": f"{min(bounds):.3g}",
         "largest C*": f"{max(bounds):.3g}",
         "F": curve.family if curve.family == "piecewise" else f"{curve.family} [{shown}]",
-        "R²": f"{evidence['families'][curve.family]['r_squared']:.3f}",
-        "regret, points": f"{100 * max(lost['regret'] for lost in evidence['regret']):.1f}",
+        "R²": f"{evidence.families[curve.family].r_squared:.3f}",
+        "regret, points": f"{100 * max(row.regret for row in evidence.regret):.1f}",
         "the paper's F": theirs,
     }

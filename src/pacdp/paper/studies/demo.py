@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from pacdp.curve import Curve
 from pacdp.errors import BudgetExceededError
-from pacdp.experiments import Experiment, Outcome, Prepared, prepare, read_experiment
+from pacdp.experiments import Experiment, Prepared, RunResult, prepare, read_experiment
 from pacdp.experiments.execute import execute
 from pacdp.experiments.offline import setting_for
 from pacdp.federation import Broadcast, Client, Plan, Result
@@ -97,7 +97,7 @@ def write_report(path: Path, arms: Arms, curve: Curve, description: str) -> None
     write_whole(path, html)
 
 
-def figure(arms: Mapping[str, Sequence[Outcome]]) -> Figure:
+def figure(arms: Mapping[str, Sequence[RunResult]]) -> Figure:
     """Accuracy over the rounds beside the budgets, spent and not exceeded."""
     picture = Figure(figsize=(11, 4.8), layout="constrained")
     left, right = picture.subplots(1, 2)

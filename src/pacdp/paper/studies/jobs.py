@@ -12,7 +12,7 @@ from pacdp.curve import Curve
 from pacdp.experiments import Experiment
 from pacdp.experiments.experiment import merged
 from pacdp.federation.budgets import Levels
-from pacdp.methods import METHODS, Method
+from pacdp.methods import Method, find_method
 from pacdp.paper.studies.study import Reading, Study, experiment_of
 
 # What the authors themselves ran, where it is not the method under a budget per release.
@@ -97,7 +97,7 @@ def job(study: Study, cell: Cell, *, profile: str, fit: Fit) -> Job:
         classic = experiment.privacy.model_copy(update={"accountant": "basic"})
         experiment = experiment.model_copy(update={"privacy": classic})
     settings = dict(arm.settings)
-    if "curve" in METHODS[name].needs and study.fit:
+    if "curve" in find_method(name).needs and study.fit:
         settings["curve"] = fit(experiment)
     if settings.get("clipping_bound") == "proxy":
         settings["clipping_bound"] = best_fixed(fit(experiment), held(experiment.privacy.epsilon))
@@ -123,16 +123,19 @@ def best_fixed(curve: Curve, budgets: Mapping[float, float]) -> float:
     The scores of the curve's own grid (λ(t) included), between its budgets by ln ε, weighed by who
     holds what.
 
-    >>> evidence = {"scores": [[[0.9, 0.5], [0.5, 0.6]]], "budgets": [0.1, 1], "bounds": [0.1, 1]}
+    >>> from pacdp.curve import CurveEvidence
+    >>> evidence = CurveEvidence.model_construct(
+    ...     scores=[[[0.9, 0.5], [0.5, 0.6]]], budgets=[0.1, 1], bounds=[0.1, 1]
+    ... )
     >>> curve = Curve(family="power", coefficients=(1.0, 0.0), evidence=evidence)
     >>> best_fixed(curve, {0.1: 0.5, 1.0: 0.5}), best_fixed(curve, {1.0: 1.0})
     (0.1, 1.0)
     """
-    evidence = curve.evidence
-    scores = np.mean(evidence["scores"], axis=0)
-    known = np.log(evidence["budgets"])
+    evidence = curve.require_evidence()
+    scores = np.mean(evidence.scores, axis=0)
+    known = np.log(evidence.budgets)
     expected = sum(
         share * np.array([np.interp(np.log(epsilon), known, column) for column in scores.T])
         for epsilon, share in budgets.items()
     )
-    return float(evidence["bounds"][int(np.argmax(expected))])
+    return float(evidence.bounds[int(np.argmax(expected))])

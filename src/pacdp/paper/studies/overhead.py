@@ -8,8 +8,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from pacdp.experiments import Experiment, prepare
-from pacdp.experiments.execute import execute, summary
+from pacdp.experiments import Experiment, RunResult, prepare
+from pacdp.experiments.execute import execute
 from pacdp.experiments.offline import setting_for
 from pacdp.experiments.prepare import read_data
 from pacdp.offline import fit_curve
@@ -75,29 +75,27 @@ def measure(
     started = time.perf_counter()
     curve = fit_curve(setting, experiment.offline)
     offline = time.perf_counter() - started
-    evidence = curve.evidence
+    evidence = curve.require_evidence()
     observe()
     methods = {
         "pac-dp": experiment.made_method("pac-dp", {"curve": curve}),
         "fixed": experiment.made_method("fixed"),
     }
     seconds: dict[str, list[float]] = {name: [] for name in methods}
-    result: dict[str, Any] = {}
     for _ in range(turns + 1):
         for name, method in methods.items():
             ready = prepare(experiment, method=method, read=read)
-            made = execute(ready)
-            seconds[name].append(made.seconds / experiment.training.rounds)
-            result = summary(ready, made, profile=None)
+            result = RunResult.of(ready, execute(ready))
+            seconds[name].append(result.seconds / experiment.training.rounds)
             observe()
     ratios = [a / b for a, b in zip(seconds["pac-dp"][1:], seconds["fixed"][1:], strict=True)]
     return {
-        "trainings": len(evidence["budgets"]) * len(evidence["bounds"]) * len(evidence["seeds"]),
+        "trainings": len(evidence.budgets) * len(evidence.bounds) * len(evidence.seeds),
         "offline_seconds": offline,
         "pac_dp_seconds_a_round": statistics.median(seconds["pac-dp"][1:]),
         "fixed_seconds_a_round": statistics.median(seconds["fixed"][1:]),
         "ratio": statistics.median(ratios),
         "ratio_least": min(ratios),
         "ratio_most": max(ratios),
-        "bytes_per_round": result["bytes_per_round"],
+        "bytes_per_round": result.bytes_per_round,
     }

@@ -6,7 +6,7 @@ also one of per-release budgets: each row belongs to the ε that its z gives to 
 
 import numpy as np
 
-from pacdp.curve import Curve, fit
+from pacdp.curve import Curve, CurveEvidence, fit_curve_families
 from pacdp.privacy import calibrate
 from pacdp.privacy.gaussian import epsilon_for
 
@@ -16,27 +16,27 @@ def per_release(curve: Curve, *, releases: int, classic: bool = False) -> Curve:
 
     ``classic`` reads it by the published formula, ε = √(2 ln(1.25/δ))/z.
     """
-    evidence = curve.evidence
-    plan = evidence["plan"]
-    budgets = np.array(evidence["budgets"])
+    evidence = curve.require_evidence()
+    plan = evidence.plan
+    budgets = np.array(evidence.budgets)
     z = calibrate(epsilon=budgets, releases=releases, delta=plan["delta"]).z
     single = epsilon_for(1 / z, plan["delta"])
     if classic:
         single = np.sqrt(2 * np.log(1.25 / plan["delta"])) / z
     # Through every point of the old curve, at its new place.
-    moved = fit(single, [curve(value) for value in budgets], family="piecewise").curve
-    # In this order always: a set would change the file from run to run.
-    kept = ("scores", "bounds", "seeds", "metric", "proxy", "version")
-    return moved.model_copy(
-        update={
-            "evidence": {
-                **{name: evidence[name] for name in kept},
-                "budgets": single.tolist(),
-                "plan": {
-                    **plan,
-                    "scope": "per-release",
-                    "accountant": "basic" if classic else plan["accountant"],
-                },
-            }
-        }
+    moved = fit_curve_families(
+        single, [curve(value) for value in budgets], family="piecewise"
+    ).curve
+    accountant = "basic" if classic else plan["accountant"]
+    # Selections and regret belong to the budgets of the original curve.
+    moved_evidence = CurveEvidence(
+        budgets=tuple(single.tolist()),
+        bounds=evidence.bounds,
+        seeds=evidence.seeds,
+        scores=evidence.scores,
+        metric=evidence.metric,
+        plan={**plan, "scope": "per-release", "accountant": accountant},
+        proxy=evidence.proxy,
+        version=evidence.version,
     )
+    return moved.model_copy(update={"evidence": moved_evidence})

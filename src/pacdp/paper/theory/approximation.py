@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pacdp.curve import Curve, choose, fit
-from pacdp.curve.threshold_selection import Rule
+from pacdp.curve import Curve, fit_curve_families, select_threshold
+from pacdp.curve.evidence import Rule
 from pacdp.errors import InputError
 from pacdp.paper.theory.slopes import Slope, measure
 from pacdp.validation import FloatArray, count, not_negative
@@ -199,9 +199,9 @@ def learned(
     for epsilon in budgets:
         clean = -loss(grid, epsilon)
         scores = clean + score_noise * random.normal(size=(SEEDS, len(grid)))
-        choices.append(choose(scores, grid, rule=rule))
+        choices.append(select_threshold(scores, grid, rule=rule))
     try:
-        found = fit(
+        found = fit_curve_families(
             budgets,
             [choice.bound for choice in choices],
             spreads=[choice.spread for choice in choices],

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pacdp.curve import choose
+from pacdp.curve import select_thresholds
 from pacdp.data import proxy_for
-from pacdp.federation import Model, Optimiser, Privacy, Training
+from pacdp.federation import Optimiser, Recipe, Training
 from pacdp.offline import Grid, Setting
 from pacdp.offline.grid import run_grid
 from pacdp.paper.theory.surrogate import surrogate_bounds
@@ -51,15 +51,15 @@ class Guess:
 def heart_like(learning_rate: float, *, rounds: int = 20) -> Setting:
     """Four hospitals of Heart's sizes, with synthetic records.
 
-    >>> heart_like(0.1).training.rounds
+    >>> heart_like(0.1).recipe.training.rounds
     20
     """
     return Setting(
         proxy=proxy_for("heart", "synthetic"),
         sizes={"Cleveland": 303, "Hungary": 261, "Switzerland": 46, "Long Beach": 130},
-        training=Training(rounds=rounds, local_steps=1, optimiser=Optimiser(lr=learning_rate)),
-        model=Model(name="logistic"),
-        privacy=Privacy(),
+        recipe=Recipe(
+            training=Training(rounds=rounds, local_steps=1, optimiser=Optimiser(lr=learning_rate))
+        ),
     )
 
 
@@ -81,7 +81,7 @@ def guesses(
     for learning_rate in rates:
         setting = heart_like(learning_rate, rounds=rounds)
         matrix = run_grid(setting, Grid(tuple(budgets), tuple(bounds), tuple(range(seeds))))
-        choices = [choose(matrix.scores[:, row], bounds) for row in range(len(budgets))]
+        choices = select_thresholds(matrix.scores, bounds)
         made.append(
             Guess(
                 learning_rate=learning_rate,

@@ -129,10 +129,10 @@ def proxy_norms(setting: Setting, *, seed: int = 0) -> FloatArray:
     """Norms of the proxy's gradients at the model's first weights. Nothing here is private.
 
     >>> from pacdp.data import proxy_for
-    >>> from pacdp.federation import Model, Privacy, Training
+    >>> from pacdp.federation import Recipe, Training
     >>> setting = Setting(
     ...     proxy=proxy_for("heart", "synthetic"), sizes={"a": 100},
-    ...     training=Training(rounds=5, local_steps=1), model=Model(), privacy=Privacy(),
+    ...     recipe=Recipe(training=Training(rounds=5, local_steps=1)),
     ... )
     >>> len(proxy_norms(setting)) == len(setting.proxy.data.train)
     True
@@ -152,10 +152,10 @@ def surrogate_bounds(
     that stays the same adds up to K times itself, and independent noise only to √K times.
 
     >>> from pacdp.data import proxy_for
-    >>> from pacdp.federation import Model, Privacy, Training
+    >>> from pacdp.federation import Recipe, Training
     >>> setting = Setting(
     ...     proxy=proxy_for("heart", "synthetic"), sizes={"a": 300, "b": 100},
-    ...     training=Training(rounds=20, local_steps=1), model=Model(), privacy=Privacy(),
+    ...     recipe=Recipe(training=Training(rounds=20, local_steps=1)),
     ... )
     >>> low, high = surrogate_bounds(setting, [0.05, 5.0])
     >>> bool(low < high)

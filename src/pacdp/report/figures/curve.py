@@ -1,99 +1,94 @@
-"""The matrix P and the curves through it, as a picture."""
+"""Figure of a fitted curve: the score matrix P, the selected bounds and the fitted families."""
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from pacdp.curve.curve import Curve
-from pacdp.curve.paper import PAPER
-from pacdp.errors import InputError
+from pacdp.curve import Curve, CurveEvidence
+from pacdp.curve.paper import PUBLISHED_CURVES
+from pacdp.validation import FloatArray
 
 
-def figure(curve: Curve) -> Figure:
-    """Left the scores over budget and bound with C*, right the families through C*.
+def draw_curve(curve: Curve) -> Figure:
+    """Draw the scores over budget and bound with C* (left), and all families through C* (right).
 
-    >>> figure(Curve(family="power", coefficients=(0.5, 0.25)))
+    >>> draw_curve(Curve(family="power", coefficients=(0.5, 0.25)))
     Traceback (most recent call last):
     ...
-    pacdp.errors.InputError: curve: holds no grid to draw; pacdp fit makes one that does
+    pacdp.errors.InputError: curve: holds no grid of scores; pacdp fit makes one that does
     """
-    if "scores" not in curve.evidence:
-        raise InputError("curve: holds no grid to draw; pacdp fit makes one that does")
-    picture = Figure(figsize=(12, 5.2), layout="constrained")
-    left, right = picture.subplots(1, 2)
-    _matrix(left, curve)
-    _families(right, curve)
-    proxy = curve.evidence["proxy"]
-    privacy = curve.evidence["plan"]
-    picture.suptitle(
-        f"{proxy['name']} for {proxy['stands_for']}: {len(curve.evidence['seeds'])} seeds, "
-        f"δ = {privacy['delta']:g}, {privacy['adjacency']}"
+    evidence = curve.require_evidence()
+    figure = Figure(figsize=(12, 5.2), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    epsilons = np.geomspace(evidence.budgets[0], evidence.budgets[-1], 200)
+    _draw_matrix(left, evidence)
+    _draw_choices(left, evidence, colour="white")
+    values = [curve(epsilon) for epsilon in epsilons]
+    left.plot(epsilons, values, color="red", label=f"F, {curve.family}")
+    _draw_families(right, curve, evidence, epsilons)
+    _draw_choices(right, evidence, colour="black")
+    right.grid(alpha=0.3, which="both")
+    for axes, title, columns in ((left, "The matrix P", 2), (right, "The families", 1)):
+        _format_axes(axes, evidence)
+        axes.set_title(title)
+        axes.legend(
+            loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=columns, fontsize="small"
+        )
+    proxy, plan = evidence.proxy, evidence.plan
+    figure.suptitle(
+        f"{proxy.name} for {proxy.stands_for}: {len(evidence.seeds)} seeds, "
+        f"δ = {plan['delta']:g}, {plan['adjacency']}"
     )
-    return picture
+    return figure
 
 
-def _matrix(axes: Axes, curve: Curve) -> None:
-    evidence = curve.evidence
-    budgets, bounds = np.array(evidence["budgets"]), np.array(evidence["bounds"])
-    mean = np.array(evidence["scores"]).mean(0)
-    percent = 100 if evidence["metric"] == "accuracy" else 1
-    mesh = axes.pcolormesh(
-        *(_edges(budgets), _edges(bounds), percent * mean.T), cmap="viridis", shading="flat"
-    )
-    unit = "held-out accuracy in %" if percent == 100 else "minus the held-out loss"
-    axes.figure.colorbar(mesh, ax=axes, label=unit)
-    _chosen(axes, curve, colour="white")
-    fine = np.geomspace(budgets[0], budgets[-1], 200)
-    axes.plot(fine, [curve(e) for e in fine], color="red", label=f"F, {curve.family}")
-    _scales(axes, bounds)
-    axes.set_title("The matrix P")
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2, fontsize="small")
+def _draw_matrix(axes: Axes, evidence: CurveEvidence) -> None:
+    mean = np.mean(evidence.scores, axis=0).T
+    edges = _cell_edges(evidence.budgets), _cell_edges(evidence.bounds)
+    accuracy = evidence.metric == "accuracy"
+    mesh = axes.pcolormesh(*edges, 100 * mean if accuracy else mean, cmap="viridis", shading="flat")
+    label = "held-out accuracy in %" if accuracy else f"{evidence.metric} on held-out records"
+    axes.figure.colorbar(mesh, ax=axes, label=label)
 
 
-def _families(axes: Axes, curve: Curve) -> None:
-    evidence = curve.evidence
-    budgets = np.array(evidence["budgets"])
-    fine = np.geomspace(budgets[0], budgets[-1], 200)
-    for family, found in evidence["families"].items():
-        if found["coefficients"] is None:
+def _draw_families(axes: Axes, curve: Curve, evidence: CurveEvidence, epsilons: FloatArray) -> None:
+    for family, fit in evidence.families.items():
+        if fit.coefficients is None:
             continue
-        made = Curve(family=family, coefficients=tuple(found["coefficients"]), domain=curve.domain)
-        left_out = "-" if found["left_out"] is None else f"{found['left_out']:.2f}"
-        chosen = family == curve.family
+        fitted = Curve.model_validate(
+            {"family": family, "coefficients": fit.coefficients, "domain": curve.domain}
+        )
+        left_out = "-" if fit.left_out is None else f"{fit.left_out:.2f}"
+        selected = family == curve.family
         axes.plot(
-            fine,
-            [made(e) for e in fine],
-            linewidth=2.2 if chosen else 1.1,
-            linestyle="-" if chosen else "--",
-            label=f"{family}{' (chosen)' if chosen else ''}: R² {found['r_squared']:.3f}, "
+            epsilons,
+            [fitted(epsilon) for epsilon in epsilons],
+            linewidth=2.2 if selected else 1.1,
+            linestyle="-" if selected else "--",
+            label=f"{family}{' (chosen)' if selected else ''}: R² {fit.r_squared:.3f}, "
             f"left-out error of ln C {left_out}",
         )
-    known = PAPER.get(evidence["proxy"]["stands_for"])
-    if known is not None:
-        (a, b, c), r_squared = known
-        values = a * fine**2 + b * fine + c
-        there = values > 0
+    published = PUBLISHED_CURVES.get(evidence.proxy.stands_for)
+    if published is not None:
+        (a, b, c), r_squared = published
+        values = a * epsilons**2 + b * epsilons + c
+        positive = values > 0
         axes.plot(
-            *(fine[there], values[there]),
+            *(epsilons[positive], values[positive]),
             color="black",
             linestyle=":",
-            label=f"the paper's, R² {r_squared:.3f}" + ("" if there.all() else ", where positive"),
+            label=f"the paper's, R² {r_squared:.3f}"
+            + ("" if positive.all() else ", where positive"),
         )
-    _chosen(axes, curve, colour="black")
-    _scales(axes, np.array(evidence["bounds"]))
-    axes.set_title("The families")
-    axes.grid(alpha=0.3, which="both")
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=1, fontsize="small")
 
 
-def _chosen(axes: Axes, curve: Curve, *, colour: str) -> None:
-    """C* of each budget with its standard error."""
-    choices = curve.evidence["choices"]
-    bounds = np.array([choice["bound"] for choice in choices])
-    factor = np.exp([choice["spread"] for choice in choices])
+def _draw_choices(axes: Axes, evidence: CurveEvidence, *, colour: str) -> None:
+    """Draw C* of each budget with its standard error."""
+    bounds = np.array([choice.bound for choice in evidence.choices])
+    factor = np.exp([choice.spread for choice in evidence.choices])
     axes.errorbar(
-        curve.evidence["budgets"],
+        evidence.budgets,
         bounds,
         yerr=[bounds - bounds / factor, bounds * factor - bounds],
         color=colour,
@@ -105,20 +100,16 @@ def _chosen(axes: Axes, curve: Curve, *, colour: str) -> None:
     )
 
 
-def _scales(axes: Axes, bounds: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> None:
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_ylim(bounds[0] / 1.3, bounds[-1] * 1.3)
-    axes.set_xlabel("budget ε")
-    axes.set_ylabel("clipping bound C")
+def _format_axes(axes: Axes, evidence: CurveEvidence) -> None:
+    axes.set(xscale="log", yscale="log", xlabel="budget ε", ylabel="clipping bound C")
+    axes.set_ylim(evidence.bounds[0] / 1.3, evidence.bounds[-1] * 1.3)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.set_minor_formatter(NullFormatter())
 
 
-def _edges(
-    values: "np.ndarray[tuple[int], np.dtype[np.float64]]",
-) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
-    """Edges of cells that have these values in their (geometric) middle."""
-    middle = np.sqrt(values[1:] * values[:-1])
-    return np.array([values[0] ** 2 / middle[0], *middle, values[-1] ** 2 / middle[-1]])
+def _cell_edges(centres: tuple[float, ...]) -> FloatArray:
+    """Return the edges of cells that have these values at their geometric centres."""
+    values = np.array(centres)
+    inner = np.sqrt(values[1:] * values[:-1])
+    return np.array([values[0] ** 2 / inner[0], *inner, values[-1] ** 2 / inner[-1]])

@@ -6,20 +6,20 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from pacdp.curve import Curve
-from pacdp.experiments import Outcome
+from pacdp.curve import Curve, CurveEvidence
+from pacdp.experiments import RunResult
 from pacdp.federation import Plan
 from pacdp.formatting import counted, number, score
 from pacdp.report.comparison import terms_of
 from pacdp.report.figures.base import Picture, Sketch, Table, Tip, thinned
-from pacdp.report.figures.curve import figure as matrix_and_families
+from pacdp.report.figures.curve import draw_curve
 from pacdp.report.figures.palette import look
 
 # More levels than these cannot be told apart.
 MOST_LEVELS = 6
 
 
-def thresholds(outcomes: Sequence[Outcome]) -> Picture | None:
+def thresholds(outcomes: Sequence[RunResult]) -> Picture | None:
     """C and σ of each budget level over the rounds; None where a method bounds nothing."""
     plan = outcomes[0].plan
     levels = _levels(plan)
@@ -78,13 +78,13 @@ def _planned(plan: Plan, level: float) -> dict[int, float]:
     return {t + 1: bound(level, round=t, rounds=plan.rounds) for t in range(plan.rounds)}
 
 
-def _followed(outcomes: Sequence[Outcome]) -> dict[int, float] | None:
+def _followed(outcomes: Sequence[RunResult]) -> dict[int, float] | None:
     """The thresholds that noised counts led to, the mean over seeds."""
     found: dict[int, list[float]] = {}
     for outcome in outcomes:
-        for row in outcome.rows:
-            if row.get("clipping_bound") is not None:
-                found.setdefault(row["round"], []).append(row["clipping_bound"])
+        for row in outcome.history:
+            if row.clipping_bound is not None:
+                found.setdefault(row.round, []).append(row.clipping_bound)
     return {one: statistics.fmean(found[one]) for one in sorted(found)} or None
 
 
@@ -108,8 +108,8 @@ def curve_picture(curve: Curve, *, terms: str) -> Picture:
     >>> curve_picture(curve, terms="δ = 1e-05, zero-out").numbers.rows[0]
     ('0.01', '0.158')
     """
-    if "scores" in curve.evidence:
-        return _with_grid(curve)
+    if curve.evidence is not None and curve.evidence.choices:
+        return _with_grid(curve, curve.evidence)
     sketch = Sketch(height=3.2)
     axes = sketch.axes[0]
     epsilons = [float(one) for one in np.geomspace(*curve.domain, 25)]
@@ -130,24 +130,19 @@ def curve_picture(curve: Curve, *, terms: str) -> Picture:
     )
 
 
-def _with_grid(curve: Curve) -> Picture:
+def _with_grid(curve: Curve, evidence: CurveEvidence) -> Picture:
     """The picture that ``pacdp curve plot`` draws, with the words that a page needs."""
-    evidence = curve.evidence
-    said = f"δ = {evidence['plan']['delta']:g}, {evidence['plan']['adjacency']}"
-    drawn = matrix_and_families(curve)
+    said = f"δ = {evidence.plan['delta']:g}, {evidence.plan['adjacency']}"
+    drawn = draw_curve(curve)
     _say_terms(drawn, said)
-    metric, expected = evidence["metric"], evidence.get("expected")
-    rows = []
-    for place, (epsilon, choice) in enumerate(
-        zip(evidence["budgets"], evidence["choices"], strict=True)
-    ):
-        held = None if expected is None else expected[place]
-        rows.append(
-            (
-                *(f"{epsilon:.4g}", number(choice["bound"])),
-                *(number(curve(epsilon)), score(held, metric)),
-            )
+    metric = evidence.metric
+    rows = [
+        (
+            *(f"{epsilon:.4g}", number(choice.bound)),
+            *(number(curve(epsilon)), score(curve.expected_score(epsilon), metric)),
         )
+        for epsilon, choice in zip(evidence.budgets, evidence.choices, strict=True)
+    ]
     return Picture(
         drawn,
         "The matrix P and the curve F(ε)",
@@ -167,7 +162,7 @@ def _say_terms(drawn: Figure, said: str) -> None:
             axes.set_xlabel(f"budget ε ({said})")
 
 
-def curve_of(arms: Mapping[str, Sequence[Outcome]]) -> Curve | None:
+def curve_of(arms: Mapping[str, Sequence[RunResult]]) -> Curve | None:
     """The curve that the first arm with one was run with."""
     for outcomes in arms.values():
         if held := outcomes[0].plan.settings.get("curve"):
