@@ -1,4 +1,4 @@
-"""Models and a reference that nobody can doubt: one example at a time, by ordinary autograd."""
+"""Models, and a reference implementation: one example at a time, by ordinary autograd."""
 
 from functools import partial
 
@@ -39,7 +39,7 @@ def reference(module, loss, inputs, targets, bound):
 
 
 def assert_same(found, expected, tolerance=1e-4):
-    """Relative to the whole vector: a parameter that hardly moves may be off by rounding."""
+    """Compare relative to the whole vector: small parameters may differ by rounding."""
     assert list(found) == list(expected)
     scale = torch.sqrt(sum(value.square().sum() for value in expected.values()))
     for name, value in found.items():

@@ -1,4 +1,4 @@
-"""Mixing is found wherever it is; what is answered to be separate is."""
+"""Models that mix examples are found, and models accepted as separate are separate."""
 
 import contextlib
 import copy
@@ -279,7 +279,7 @@ class Wrong(torch.Tensor):
 
 
 class Remembering(nn.Linear):
-    """State where nobody looks."""
+    """Keeps state where the analysis does not look."""
 
     def __init__(self):
         super().__init__(WIDTH, WIDTH)
@@ -864,7 +864,7 @@ class Composed(nn.Module):
 
 
 def test_compositions():
-    """Whatever is answered to be separate is, bit for bit, also where sizes coincide."""
+    """Models accepted as separate are separate, bit for bit, also where sizes coincide."""
     draw = random.Random(0)
     answered = 0
     for _ in range(1500):
