@@ -1,22 +1,39 @@
-"""The paper's theorems with their constants and dimension, and what measurements say of them."""
+"""The paper's theorems with explicit constants and dimension, and measurements of them."""
 
-from pacdp.paper.theory.cost import amortised, client_operations, offline_operations, round_bytes
-from pacdp.paper.theory.rates import Task, at_budget, best_rounds, bound, stated, tuned_step
-from pacdp.paper.theory.surrogate import Surrogate, exact_bias, proxy_norms, surrogate_bounds
+from pacdp.paper.theory.cost import (
+    amortise_offline_cost,
+    count_client_operations,
+    count_offline_operations,
+    count_round_bytes,
+)
+from pacdp.paper.theory.rates import (
+    RateParameters,
+    best_rounds,
+    best_step,
+    bound_at_budget,
+    error_bound,
+    stated_rate,
+)
+from pacdp.paper.theory.surrogate import (
+    Surrogate,
+    compute_clipping_bias,
+    compute_proxy_norms,
+    predict_thresholds,
+)
 
 __all__ = [
+    "RateParameters",
     "Surrogate",
-    "Task",
-    "amortised",
-    "at_budget",
+    "amortise_offline_cost",
     "best_rounds",
-    "bound",
-    "client_operations",
-    "exact_bias",
-    "offline_operations",
-    "proxy_norms",
-    "round_bytes",
-    "stated",
-    "surrogate_bounds",
-    "tuned_step",
+    "best_step",
+    "bound_at_budget",
+    "compute_clipping_bias",
+    "compute_proxy_norms",
+    "count_client_operations",
+    "count_offline_operations",
+    "count_round_bytes",
+    "error_bound",
+    "predict_thresholds",
+    "stated_rate",
 ]

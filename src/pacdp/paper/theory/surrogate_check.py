@@ -1,0 +1,100 @@
+"""The surrogate's prediction of C* against the C* of a simulated grid."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pacdp.curve import select_thresholds
+from pacdp.data import proxy_for
+from pacdp.federation import Model, Optimiser, Privacy, Training
+from pacdp.offline import Grid, Setting
+from pacdp.offline.grid import run_grid
+from pacdp.paper.theory.surrogate import predict_thresholds
+from pacdp.validation import FloatArray
+
+BUDGETS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+BOUNDS = tuple(np.geomspace(0.003, 10, 13).tolist())
+RATES = (0.1, 1.0)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SurrogateCheck:
+    """C* of a grid at one learning rate, and the surrogate's, which has no learning rate."""
+
+    learning_rate: float
+    budgets: tuple[float, ...]
+    bounds: tuple[float, ...]
+    scores: FloatArray
+    """Mean scores of the grid: (budgets, bounds)."""
+    selected: FloatArray
+    low: FloatArray
+    high: FloatArray
+    """Range of the bounds that the grid cannot distinguish from C*."""
+    predicted: dict[str, FloatArray]
+    """By κ: 1/K is the default, and 1 the paper's J, which leaves κ open."""
+
+    def error_factor(self, predicted: FloatArray) -> float:
+        """Return the root mean square of ln(prediction/C*), as a factor."""
+        return float(np.exp(np.sqrt(np.mean(np.log(predicted / self.selected) ** 2))))
+
+    def lost_score(self, predicted: FloatArray) -> float:
+        """Return the mean difference between the grid's best score and that at the prediction."""
+        distances = np.abs(np.log(self.bounds) - np.log(predicted)[:, None])
+        reached = self.scores[np.arange(len(self.budgets)), distances.argmin(1)]
+        return float((self.scores.max(1) - reached).mean())
+
+
+def make_heart_setting(learning_rate: float, *, rounds: int = 20) -> Setting:
+    """Return a training of four hospitals of Heart's sizes, with synthetic records.
+
+    >>> make_heart_setting(0.1).training.rounds
+    20
+    """
+    return Setting(
+        proxy=proxy_for("heart", "synthetic"),
+        sizes={"Cleveland": 303, "Hungary": 261, "Switzerland": 46, "Long Beach": 130},
+        training=Training(rounds=rounds, local_steps=1, optimiser=Optimiser(lr=learning_rate)),
+        model=Model(name="logistic"),
+        privacy=Privacy(),
+    )
+
+
+def check_surrogate(
+    *,
+    rates: Sequence[float] = RATES,
+    budgets: Sequence[float] = BUDGETS,
+    bounds: Sequence[float] = BOUNDS,
+    seeds: int = 8,
+    rounds: int = 20,
+) -> list[SurrogateCheck]:
+    """Simulate a grid for each learning rate and compare its C* with the surrogate's.
+
+    >>> (check,) = check_surrogate(
+    ...     rates=[1.0], budgets=[0.1, 10.0], bounds=[0.1, 1, 10], seeds=2, rounds=3
+    ... )
+    >>> bool(check.predicted["1/K"][0] < check.predicted["1/K"][1])
+    True
+    """
+    checks = []
+    for learning_rate in rates:
+        setting = make_heart_setting(learning_rate, rounds=rounds)
+        matrix = run_grid(setting, Grid(tuple(budgets), tuple(bounds), tuple(range(seeds))))
+        choices = select_thresholds(matrix.scores, bounds)
+        selected, low, high = np.array([(c.bound, c.low, c.high) for c in choices]).T
+        checks.append(
+            SurrogateCheck(
+                learning_rate=learning_rate,
+                budgets=matrix.budgets,
+                bounds=matrix.bounds,
+                scores=matrix.mean,
+                selected=selected,
+                low=low,
+                high=high,
+                predicted={
+                    "1/K": predict_thresholds(setting, budgets),
+                    "1": predict_thresholds(setting, budgets, kappa=1.0),
+                },
+            )
+        )
+    return checks
