@@ -1,6 +1,7 @@
 """Slopes and verdicts, Theorem 5, costs, and the command."""
 
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,14 +11,14 @@ from matplotlib.figure import Figure
 
 from pacdp.errors import InputError
 from pacdp.paper.theory import __main__ as command
-from pacdp.paper.theory import (
+from pacdp.paper.theory.approximation import COUNTS, SIGMAS, measure_pipelines, measure_regression
+from pacdp.paper.theory.budget import measure_rounds_at_budget
+from pacdp.paper.theory.cost import (
     amortise_offline_cost,
     count_client_operations,
     count_offline_operations,
     count_round_bytes,
 )
-from pacdp.paper.theory.approximation import COUNTS, SIGMAS, measure_pipelines, measure_regression
-from pacdp.paper.theory.budget import measure_rounds_at_budget
 from pacdp.paper.theory.slopes import Slope, assess_slope, fit_slope
 from pacdp.paper.theory.surrogate_check import check_surrogate
 from pacdp.paper.theory.sweeps import measure_sweeps
@@ -109,18 +110,15 @@ def test_costs_of_nothing_are_refused():
 
 def test_the_command_writes_a_table_and_every_figure(tmp_path, monkeypatch, capsys):
     few = {"budgets": (0.1, 10.0), "bounds": (0.1, 1.0, 10.0), "seeds": 2, "rounds": 3}
-    monkeypatch.setattr(
-        command, "measure_sweeps", lambda: measure_sweeps(repeats=4, rounds=32, dimension=4)
-    )
-    monkeypatch.setattr(
-        command, "measure_rounds_at_budget", lambda: measure_rounds_at_budget(repeats=2, most=8)
-    )
-    monkeypatch.setattr(
-        command, "measure_pipelines", lambda: measure_pipelines(repeats=1, counts=(4, 5))
-    )
-    monkeypatch.setattr(command, "check_surrogate", lambda: check_surrogate(**few))
+    for module, function, size in (
+        (command.sweeps, measure_sweeps, {"repeats": 4, "rounds": 32, "dimension": 4}),
+        (command.budget, measure_rounds_at_budget, {"repeats": 2, "most": 8}),
+        (command.approximation, measure_pipelines, {"repeats": 1, "counts": (4, 5)}),
+        (command.surrogate_check, check_surrogate, few),
+    ):
+        monkeypatch.setattr(module, function.__name__, partial(function, **size))
     # Eighteen panels take long to write, and an example draws them.
-    monkeypatch.setattr(command, "draw_sweeps", lambda sweeps: Figure())
+    monkeypatch.setattr(command.figures, "draw_sweeps", lambda sweeps: Figure())
     monkeypatch.setattr(sys, "argv", ["theory", "--out", str(tmp_path / "made" / "here")])
     command.main()
     folder = tmp_path / "made" / "here"

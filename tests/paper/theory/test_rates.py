@@ -6,15 +6,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pacdp.errors import InputError
-from pacdp.paper.theory import (
-    RateParameters,
-    best_rounds,
-    best_step,
-    bound_at_budget,
-    error_bound,
-    stated_rate,
-)
-from pacdp.paper.theory.rates import THEOREMS
+from pacdp.paper.theory.rates import THEOREMS, RateParameters
 from pacdp.privacy import mu_for
 
 logs = st.floats(-2, 2).map(lambda exponent: 10**exponent)
@@ -47,10 +39,10 @@ theorems = st.sampled_from(THEOREMS)
 )
 def test_no_number_of_rounds_is_better_than_the_best(theorem, parameters, share, epsilon):
     step = share / parameters.smoothness / 2
-    best = best_rounds(theorem, parameters, step=step, epsilon=epsilon, delta=1e-5)
+    best = parameters.best_rounds(theorem, step=step, epsilon=epsilon, delta=1e-5)
 
     def after(rounds):
-        return bound_at_budget(theorem, parameters, rounds, step=step, epsilon=epsilon, delta=1e-5)
+        return parameters.bound_at_budget(theorem, rounds, step=step, epsilon=epsilon, delta=1e-5)
 
     near = range(max(best - 50, 1), best + 50)
     far = {round(value) for value in np.geomspace(1, 100 * best + 100, 200)}
@@ -66,7 +58,7 @@ def test_no_number_of_rounds_is_better_than_the_best(theorem, parameters, share,
 def test_a_larger_budget_never_asks_for_fewer_rounds(theorem, parameters, epsilon, times):
     step = 0.5 / parameters.smoothness
     few, many = (
-        best_rounds(theorem, parameters, step=step, epsilon=e, delta=1e-5)
+        parameters.best_rounds(theorem, step=step, epsilon=e, delta=1e-5)
         for e in (epsilon, epsilon * times)
     )
     assert few <= many
@@ -78,16 +70,16 @@ def test_noise_counts_with_its_square_and_the_dimension(theorem, parameters, z, 
         changed = RateParameters(**{**parameters.__dict__, **changes})
         step = 0.5 / parameters.smoothness
         of = {"rounds": 10, "step": step}
-        loud = error_bound(theorem, changed, noise_multiplier=z, **of)
-        return loud - error_bound(theorem, changed, noise_multiplier=0, **of)
+        loud = changed.error_bound(theorem, noise_multiplier=z, **of)
+        return loud - changed.error_bound(theorem, noise_multiplier=0, **of)
 
     one = noise()
     # The rest is larger by so much that a difference would be rounding.
     assume(
         one
         > 1e-6
-        * error_bound(
-            theorem, parameters, rounds=10, step=0.5 / parameters.smoothness, noise_multiplier=0
+        * parameters.error_bound(
+            theorem, rounds=10, step=0.5 / parameters.smoothness, noise_multiplier=0
         )
     )
     assert noise(dimension=parameters.dimension * times) == pytest.approx(times * one, rel=1e-6)
@@ -100,9 +92,9 @@ def test_noise_counts_with_its_square_and_the_dimension(theorem, parameters, z, 
 @given(parameters=rate_parameters(), z=logs, rounds=st.integers(1, 10_000))
 def test_no_step_is_better_than_the_tuned_one(parameters, z, rounds):
     at = {"rounds": rounds, "noise_multiplier": z}
-    best = error_bound("non-convex", parameters, step=best_step(parameters, **at), **at)
+    best = parameters.error_bound("non-convex", step=parameters.best_step(**at), **at)
     others = np.geomspace(1e-8, 1, 500) / parameters.smoothness
-    assert best <= error_bound("non-convex", parameters, step=others, **at).min() * (1 + 1e-9)
+    assert best <= parameters.error_bound("non-convex", step=others, **at).min() * (1 + 1e-9)
 
 
 @given(parameters=rate_parameters(), z=logs, rounds=st.integers(1, 10_000))
@@ -110,8 +102,8 @@ def test_where_noise_decides_the_tuned_bound_is_linear_in_it_and_falls_with_the_
     parameters, z, rounds
 ):
     at = {"rounds": rounds, "noise_multiplier": z}
-    assume(best_step(parameters, **at) < 1 / parameters.smoothness)
-    best = error_bound("non-convex", parameters, step=best_step(parameters, **at), **at)
+    assume(parameters.best_step(**at) < 1 / parameters.smoothness)
+    best = parameters.error_bound("non-convex", step=parameters.best_step(**at), **at)
     closed = 2 * np.sqrt(
         2 * parameters.gap * parameters.smoothness * parameters.variance(z) / rounds
     )
@@ -125,9 +117,9 @@ def test_at_one_budget_a_tuned_step_makes_rounds_free(parameters, epsilon):
     found = []
     for rounds in (10**6, 10**8):
         at = {"rounds": rounds, "noise_multiplier": np.sqrt(rounds) / mu}
-        step = best_step(parameters, **at)
+        step = parameters.best_step(**at)
         assume(step < 1 / parameters.smoothness)
-        found.append(float(error_bound("non-convex", parameters, step=step, **at)))
+        found.append(float(parameters.error_bound("non-convex", step=step, **at)))
     assert found[0] == pytest.approx(found[1], rel=1e-9)
 
 
@@ -136,7 +128,7 @@ def test_the_stated_rates_know_no_dimension(parameters, z, rounds):
     other = RateParameters(**{**parameters.__dict__, "dimension": parameters.dimension * 10})
     for theorem in THEOREMS:
         at = {"rounds": rounds, "noise_multiplier": z}
-        assert stated_rate(theorem, parameters, **at) == stated_rate(theorem, other, **at)
+        assert parameters.stated_rate(theorem, **at) == other.stated_rate(theorem, **at)
 
 
 def test_what_a_theorem_does_not_cover_is_refused():
@@ -144,18 +136,13 @@ def test_what_a_theorem_does_not_cover_is_refused():
         smoothness=1, gap=1, dimension=1, clients=1, batch=1, clipping_bound=1
     )
     with pytest.raises(InputError, match="step = 2: must be at most 1 for non-convex f"):
-        error_bound("non-convex", parameters, rounds=1, step=2, noise_multiplier=1)
+        parameters.error_bound("non-convex", rounds=1, step=2, noise_multiplier=1)
     with pytest.raises(InputError, match="strong_convexity = 0: must be > 0"):
-        error_bound("strongly convex", parameters, rounds=1, step=0.5, noise_multiplier=1)
+        parameters.error_bound("strongly convex", rounds=1, step=0.5, noise_multiplier=1)
     with pytest.raises(InputError, match="theorem = 'quasi': must be one of"):
-        error_bound("quasi", parameters, rounds=1, step=0.5, noise_multiplier=1)
+        parameters.error_bound("quasi", rounds=1, step=0.5, noise_multiplier=1)
+    biased = RateParameters(**{**parameters.__dict__, "bias": 0.5})
     with pytest.raises(InputError, match=r"bias = 0\.5: must be 0 for convex f"):
-        error_bound(
-            "convex",
-            RateParameters(**{**parameters.__dict__, "bias": 0.5}),
-            rounds=1,
-            step=0.5,
-            noise_multiplier=1,
-        )
+        biased.error_bound("convex", rounds=1, step=0.5, noise_multiplier=1)
     with pytest.raises(InputError, match="strong_convexity = 2: must be at most"):
         RateParameters(**{**parameters.__dict__, "strong_convexity": 2.0})

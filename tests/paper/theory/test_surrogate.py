@@ -9,7 +9,7 @@ from hypothesis.extra.numpy import arrays
 
 from pacdp.errors import InputError
 from pacdp.federation import Workbench
-from pacdp.paper.theory import (
+from pacdp.paper.theory.surrogate import (
     Surrogate,
     compute_clipping_bias,
     compute_proxy_norms,

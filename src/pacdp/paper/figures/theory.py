@@ -9,15 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from pacdp.errors import InputError
-from pacdp.paper.theory.approximation import (
-    COUNTS,
-    HIGH,
-    LOW,
-    SCORE_NOISES,
-    SIGMAS,
-    Pipeline,
-    Regression,
-)
+from pacdp.paper.theory import approximation
+from pacdp.paper.theory.approximation import Pipeline, Regression
 from pacdp.paper.theory.budget import DELTA, RoundsAtBudget
 from pacdp.paper.theory.rates import THEOREMS
 from pacdp.paper.theory.surrogate_check import SurrogateCheck
@@ -76,25 +69,14 @@ def draw_rounds(results: Sequence[RoundsAtBudget]) -> Figure:
     for axes, theorem in zip(columns, theorems, strict=True):
         handles: list[Any] = []
         for number, result in enumerate(r for r in results if r.theorem == theorem):
-            colour, label = f"C{number}", f"ε = {result.epsilon:g}"
-            fixed = axes.errorbar(
-                *(result.rounds, *_mean_with_bars(result.errors)),
-                color=colour,
-                fmt="o-",
-                label=f"{label}, one η",
-            )
-            tuned = axes.plot(
-                *(result.rounds, result.tuned.mean(1)),
-                color=colour,
-                linestyle=":",
-                label=f"{label}, η tuned",
-            )
-            best = axes.axvline(
-                result.predicted,
-                color=colour,
-                linestyle="--",
-                label=f"{label}, best T of the bound",
-            )
+            rounds, colour, budget = result.rounds, f"C{number}", f"ε = {result.epsilon:g}"
+            mean, bars = _mean_with_bars(result.errors)
+            label = f"{budget}, one η"
+            fixed = axes.errorbar(rounds, mean, bars, color=colour, fmt="o-", label=label)
+            label = f"{budget}, η tuned"
+            tuned = axes.plot(rounds, result.tuned.mean(1), ":", color=colour, label=label)
+            label = f"{budget}, best T of the bound"
+            best = axes.axvline(result.predicted, color=colour, linestyle="--", label=label)
             # The legend has one column per budget.
             handles += [*tuned, best, fixed]
         _set_logarithmic(axes)
@@ -117,8 +99,8 @@ def draw_approximation(regression: Regression, pipelines: Sequence[Pipeline]) ->
     """
     figure = Figure(figsize=(17, 5.4), layout="constrained")
     least_squares, by_count, by_noise, gap = figure.subplots(1, 4)
-    counts = np.array(COUNTS)
-    for number, sigma in enumerate(SIGMAS):
+    counts = np.array(approximation.COUNTS)
+    for number, sigma in enumerate(approximation.SIGMAS):
         mean, colour = regression.errors[number].mean(-1), f"C{number}"
         least_squares.plot(counts, mean, "o", color=colour, label=f"measured, σ = {sigma:g}")
         for factor, style, label in ((1, ":", "σ²/n + η²"), (3, "-", "3σ²/n + η²")):
@@ -128,27 +110,24 @@ def draw_approximation(regression: Regression, pipelines: Sequence[Pipeline]) ->
     for number, pipeline in enumerate(pipelines):
         for axes, x, errors in (
             (by_count, pipeline.counts, pipeline.errors),
-            (by_noise, SCORE_NOISES, pipeline.errors_by_noise),
+            (by_noise, approximation.SCORE_NOISES, pipeline.errors_by_noise),
         ):
             label = f"{pipeline.name} ± 2 standard errors"
             axes.errorbar(x, *_mean_with_bars(errors), fmt="o-", color=f"C{number}", label=label)
-        gap.plot(
-            *(pipeline.distances.ravel(), pipeline.gaps.ravel(), "."),
-            color=f"C{number}",
-            markersize=2,
-            alpha=0.4,
-            label=pipeline.name,
-        )
+        dots: dict[str, Any] = {"color": f"C{number}", "markersize": 2, "alpha": 0.4}
+        distances, gaps = pipeline.distances.ravel(), pipeline.gaps.ravel()
+        gap.plot(distances, gaps, ".", label=pipeline.name, **dots)
     distances = np.concatenate([pipeline.distances.ravel() for pipeline in pipelines])
     gaps = np.concatenate([pipeline.gaps.ravel() for pipeline in pipelines])
     line = np.geomspace(max(distances.min(), 1e-4), distances.max(), 50)
     steepest = float(np.max(gaps / np.maximum(distances, 1e-12)))
     gap.plot(line, steepest * line, "k:", label="L·|Ĉ − C*|, L the least that holds here")
+    low, high = approximation.LOW, approximation.HIGH
     for axes, xlabel, ylabel, title in (
         (least_squares, "budgets n", "E|Ĉ − C*|²", "Least squares alone"),
         (by_count, "budgets n", "E|Ĉ − C*|²", "Scores, choice and fit, over n"),
         (by_noise, "standard deviation of a score", "E|Ĉ − C*|²", "The same over noise"),
-        (gap, "|Ĉ − C*|", "utility gap", f"The gap, ε from {LOW:g} to {HIGH:g}"),
+        (gap, "|Ĉ − C*|", "utility gap", f"The gap, ε from {low:g} to {high:g}"),
     ):
         axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
         if axes is by_noise:
@@ -174,9 +153,9 @@ def draw_surrogate(checks: Sequence[SurrogateCheck]) -> Figure:
     """
     figure, columns = _make_columns(len(checks), sharey=True)
     for axes, check in zip(columns, checks, strict=True):
-        budgets = check.budgets
-        label = "the grid cannot tell from its C*"
-        axes.fill_between(budgets, check.low, check.high, color="0.85", label=label)
+        budgets, label = check.matrix.budgets, "the grid cannot tell from its C*"
+        low, high = np.array([(choice.low, choice.high) for choice in check.choices]).T
+        axes.fill_between(budgets, low, high, color="0.85", label=label)
         axes.plot(budgets, check.selected, "ko-", label="C* of the grid")
         styles = ("C0s-", "C1^--")
         for style, (kappa, predicted) in zip(styles, check.predicted.items(), strict=True):

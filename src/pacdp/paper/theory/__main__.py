@@ -5,22 +5,8 @@ import sys
 from pathlib import Path
 
 from pacdp.errors import InputError
-from pacdp.paper.figures.theory import (
-    draw_approximation,
-    draw_rounds,
-    draw_surrogate,
-    draw_sweeps,
-)
-from pacdp.paper.theory.approximation import measure_pipelines, measure_regression
-from pacdp.paper.theory.budget import measure_rounds_at_budget
-from pacdp.paper.theory.report import (
-    format_approximation,
-    format_rounds,
-    format_surrogate,
-    format_sweeps,
-)
-from pacdp.paper.theory.surrogate_check import check_surrogate
-from pacdp.paper.theory.sweeps import measure_sweeps
+from pacdp.paper.figures import theory as figures
+from pacdp.paper.theory import approximation, budget, report, surrogate_check, sweeps
 
 
 def write_report(folder: Path) -> Path:
@@ -29,23 +15,24 @@ def write_report(folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"out = {folder}: must be a folder that can be made ({error})") from error
-    sweeps, rounds = measure_sweeps(), measure_rounds_at_budget()
-    regression, pipelines, checks = measure_regression(), measure_pipelines(), check_surrogate()
+    rates, rounds = sweeps.measure_sweeps(), budget.measure_rounds_at_budget()
+    theorem_5 = approximation.measure_regression(), approximation.measure_pipelines()
+    checks = surrogate_check.check_surrogate()
     tables = {
-        "Theorems 2 to 4: slopes in log-log": format_sweeps(sweeps),
-        "The best number of rounds at one total budget": format_rounds(rounds),
-        "Theorem 5": format_approximation(regression, pipelines),
-        "The surrogate against a grid": format_surrogate(checks),
+        "Theorems 2 to 4: slopes in log-log": report.format_sweeps(rates),
+        "The best number of rounds at one total budget": report.format_rounds(rounds),
+        "Theorem 5": report.format_approximation(*theorem_5),
+        "The surrogate against a grid": report.format_surrogate(checks),
     }
     path = folder / "table.md"
     path.write_text("\n".join(f"## {title}\n\n{table}" for title, table in tables.items()))
-    figures = {
-        "rates": draw_sweeps(sweeps),
-        "rounds": draw_rounds(rounds),
-        "approximation": draw_approximation(regression, pipelines),
-        "surrogate": draw_surrogate(checks),
+    drawn = {
+        "rates": figures.draw_sweeps(rates),
+        "rounds": figures.draw_rounds(rounds),
+        "approximation": figures.draw_approximation(*theorem_5),
+        "surrogate": figures.draw_surrogate(checks),
     }
-    for name, figure in figures.items():
+    for name, figure in drawn.items():
         for suffix in ("png", "svg"):
             figure.savefig(folder / f"{name}.{suffix}", dpi=110)
     return path

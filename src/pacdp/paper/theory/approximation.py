@@ -46,7 +46,7 @@ def utility_gap(bounds: FloatArray, epsilon: FloatArray) -> FloatArray:
     return np.asarray(CURVATURE * np.log(np.asarray(bounds) / true_bound(epsilon)) ** 2)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False)
 class Regression:
     """E|Ĉ − C*|² of least squares through noisy C_i, for all SIGMAS and COUNTS."""
 
@@ -94,10 +94,10 @@ def measure_regression(*, repeats: int = 400, degree: int = 2, seed: int = 0) ->
         for row, sigma in enumerate(SIGMAS):
             predicted = clean[:, None] + sigma * (predict @ noise)
             errors[row, column] = ((predicted - true_bound(fine)[:, None]) ** 2).mean(0)
-    return Regression(errors=errors, misfit=misfit)
+    return Regression(errors, misfit)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False)
 class Pipeline:
     """E|Ĉ − C*|² of a whole offline phase: scores, selection and fit."""
 
@@ -149,14 +149,11 @@ def _measure_pipeline(
     by_count = np.array([[fit(n, noise) for _ in range(repeats)] for n in counts])
     by_noise = np.array([[fit(number, z) for _ in range(repeats)] for z in SCORE_NOISES])
     distances = np.abs(by_count - true_bound(fine))
-    usable = ~np.isnan(distances[..., 0])
+    errors, errors_by_noise = distances**2, (by_noise - true_bound(fine)) ** 2
+    usable, gaps = ~np.isnan(distances[..., 0]), utility_gap(by_count, fine)
     return Pipeline(
-        name=name,
-        counts=counts,
-        errors=(distances**2).mean(-1),
-        errors_by_noise=((by_noise - true_bound(fine)) ** 2).mean(-1),
-        distances=distances[usable],
-        gaps=utility_gap(by_count, fine)[usable],
+        *(name, counts, errors.mean(-1), errors_by_noise.mean(-1)),
+        *(distances[usable], gaps[usable]),
     )
 
 

@@ -1,13 +1,14 @@
 """The best number of rounds when all of them share one budget, measured."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from pacdp.paper.theory.descent import DescentRun, ErrorMeasure, run_descent
-from pacdp.paper.theory.problems import Logistic, Quadratic
-from pacdp.paper.theory.rates import RateParameters, Theorem, best_rounds
+from pacdp.paper.theory.problems import Logistic, Problem, Quadratic
+from pacdp.paper.theory.rates import RateParameters, Theorem
 from pacdp.privacy import mu_for
 from pacdp.validation import FloatArray
 
@@ -17,7 +18,7 @@ DELTA = 1e-5
 STEP_SHARES = tuple(np.geomspace(0.01, 1.0, 7).tolist())
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False)
 class RoundsAtBudget:
     """Errors over T at one total (ε, δ), and the best T according to the bound."""
 
@@ -52,46 +53,53 @@ def measure_rounds_at_budget(*, repeats: int = 24, most: int = 256) -> list[Roun
     [('strongly convex', 1.0), ('strongly convex', 3.0)]
     """
     # No gradient is longer than the clipping bounds, so that nothing is clipped.
-    quadratic, logistic = Quadratic(dimension=4), Logistic(dimension=4)
     run = DescentRun(rounds=1, clients=8, batch=32, clipping_bound=3.0, step=0.5)
-    parameters = RateParameters(
-        smoothness=quadratic.smoothness,
+    quadratic, logistic = Quadratic(dimension=4), Logistic(dimension=4)
+    strongly_convex = describe_problem(
+        *(quadratic, run),
         strong_convexity=quadratic.strong_convexity,
-        gap=float(quadratic.error(quadratic.start)),
         sampling_variance=quadratic.dimension * quadratic.spread**2,
-        dimension=quadratic.dimension,
-        clients=run.clients,
-        batch=run.batch,
-        clipping_bound=run.clipping_bound,
     )
-    convex = replace(
-        parameters,
-        smoothness=logistic.smoothness,
-        strong_convexity=0.0,
-        gap=float(logistic.error(logistic.start)),
+    other = replace(run, clipping_bound=4.0, step=1.6)
+    convex = describe_problem(
+        *(logistic, other),
         distance=float(np.linalg.norm(logistic.optimum)),
         # An upper bound of the mean of p(1 − p)·‖x‖².
         sampling_variance=logistic.dimension / 4,
-        clipping_bound=4.0,
     )
-    longer = replace(run, clipping_bound=4.0, step=1.6)
+    rounds = tuple(sorted({round(value) for value in np.geomspace(1, most, 13)}))
     return [
-        *_measure("strongly convex", quadratic, parameters, run, "last", repeats, most),
-        *_measure("convex", logistic, convex, longer, "average", repeats, most),
+        *_measure("strongly convex", quadratic, strongly_convex, run, "last", rounds, repeats),
+        *_measure("convex", logistic, convex, other, "average", rounds, repeats),
     ]
+
+
+def describe_problem(problem: Problem, run: DescentRun, **others: float) -> RateParameters:
+    """Return what the bounds need to know of a problem and a run, and other parameters.
+
+    >>> describe_problem(Quadratic(dimension=2), DescentRun(rounds=1, step=0.5)).gap
+    0.6
+    """
+    return RateParameters(
+        smoothness=problem.smoothness,
+        gap=float(problem.error(problem.start)),
+        dimension=problem.dimension,
+        clients=run.clients,
+        batch=run.batch,
+        clipping_bound=run.clipping_bound,
+        **others,
+    )
 
 
 def _measure(
     theorem: Theorem,
-    problem: Quadratic | Logistic,
+    problem: Problem,
     parameters: RateParameters,
     run: DescentRun,
     measure: ErrorMeasure,
+    rounds: tuple[int, ...],
     repeats: int,
-    most: int,
-) -> list[RoundsAtBudget]:
-    rounds = tuple(sorted({round(value) for value in np.geomspace(1, most, 13)}))
-    results = []
+) -> Iterator[RoundsAtBudget]:
     for epsilon in EPSILONS:
         mu = float(mu_for(epsilon, DELTA))
         runs = [
@@ -102,16 +110,6 @@ def _measure(
         errors = run_descent(problem, runs, measure=measure, repeats=repeats)
         table = errors.reshape(len(rounds), len(STEP_SHARES), repeats)
         best = table.mean(-1).argmin(1)
-        results.append(
-            RoundsAtBudget(
-                theorem=theorem,
-                epsilon=epsilon,
-                rounds=rounds,
-                errors=table[:, -1],
-                tuned=table[np.arange(len(rounds)), best],
-                predicted=best_rounds(
-                    theorem, parameters, step=run.step, epsilon=epsilon, delta=DELTA
-                ),
-            )
-        )
-    return results
+        tuned = table[np.arange(len(rounds)), best]
+        predicted = parameters.best_rounds(theorem, step=run.step, epsilon=epsilon, delta=DELTA)
+        yield RoundsAtBudget(theorem, epsilon, rounds, table[:, -1], tuned, predicted)

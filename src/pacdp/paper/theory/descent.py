@@ -95,7 +95,7 @@ def run_descent(
         active = np.flatnonzero(number < lengths)
         current = models[active]
         if measure == "gradient":
-            squared[active] += problem.squared_gradient(current)
+            squared[active] += (problem.gradient(current) ** 2).sum(-1)
         total[active] += current
         draw = problem.draw(random, repeats, int(sizes.max()))
         noise = random.normal(size=(repeats, dimension))

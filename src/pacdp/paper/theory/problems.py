@@ -6,8 +6,8 @@ are combined by matrix products. All clients draw fresh examples from one distri
 round, so there is neither overfitting nor skew, which the theorems do not cover.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from scipy.special import expit
@@ -17,48 +17,31 @@ from pacdp.validation import FloatArray
 Draw = tuple[FloatArray, ...]
 
 
-class Problem(Protocol):
-    """An objective f, its examples and its errors."""
-
-    @property
-    def start(self) -> FloatArray:
-        """Return w⁰."""
-
-    @property
-    def smoothness(self) -> float:
-        """Return L, or an upper bound of it."""
-
-    def draw(self, random: np.random.Generator, repeats: int, examples: int) -> Draw:
-        """Draw examples (repeats, examples, ...)."""
-
-    def clipped_mean(
-        self, models: FloatArray, draw: Draw, bounds: FloatArray, shares: FloatArray
-    ) -> FloatArray:
-        """Return Σ shares·clip(g, C); bounds and shares are (cells, 1 or examples)."""
-
-    def error(self, models: FloatArray) -> FloatArray:
-        """Return f(w) − f*."""
-
-    def squared_gradient(self, models: FloatArray) -> FloatArray:
-        """Return ‖∇f(w)‖²."""
-
-
 @dataclass(frozen=True, kw_only=True)
-class _AdditiveNoise:
-    """An objective whose per-example gradients are ∇f(w) plus a random error."""
+class Problem(ABC):
+    """An objective f, by default with per-example gradients that are ∇f(w) plus a random error."""
 
     dimension: int = 16
     spread: float = 0.5
     """Standard deviation of an example's gradient in each coordinate."""
+    smoothness: float = 1.0
+    """L, or an upper bound of it."""
 
     @property
     def start(self) -> FloatArray:
+        """Return w⁰."""
         return np.ones(self.dimension)
 
+    @abstractmethod
+    def error(self, models: FloatArray) -> FloatArray:
+        """Return f(w) − f*."""
+
+    @abstractmethod
     def gradient(self, models: FloatArray) -> FloatArray:
-        raise NotImplementedError
+        """Return ∇f(w)."""
 
     def draw(self, random: np.random.Generator, repeats: int, examples: int) -> Draw:
+        """Draw examples (repeats, examples, ...)."""
         # ±spread in each coordinate: the variance of a Gaussian, but with a constant norm.
         signs = 2.0 * random.integers(0, 2, size=(repeats, examples, self.dimension)) - 1
         return (np.asarray(self.spread * signs, np.float64),)
@@ -66,6 +49,7 @@ class _AdditiveNoise:
     def clipped_mean(
         self, models: FloatArray, draw: Draw, bounds: FloatArray, shares: FloatArray
     ) -> FloatArray:
+        """Return Σ shares·clip(g, C); bounds and shares are (cells, 1 or examples)."""
         gradient, (errors,) = self.gradient(models), draw
         cross = np.matmul(gradient.transpose(1, 0, 2), errors.transpose(0, 2, 1)).transpose(1, 0, 2)
         squares = (gradient**2).sum(-1)[..., None] + 2 * cross + (errors**2).sum(-1)
@@ -74,12 +58,9 @@ class _AdditiveNoise:
         mixed = np.matmul(factors.transpose(1, 0, 2), errors).transpose(1, 0, 2)
         return np.asarray(factors.sum(-1)[..., None] * gradient + mixed)
 
-    def squared_gradient(self, models: FloatArray) -> FloatArray:
-        return np.asarray((self.gradient(models) ** 2).sum(-1))
-
 
 @dataclass(frozen=True, kw_only=True)
-class Quadratic(_AdditiveNoise):
+class Quadratic(Problem):
     """Strongly convex: f(w) = ½·Σ λ_j·w_j², with λ_j from μ to L evenly spaced in their logarithm.
 
     >>> problem = Quadratic(dimension=3, strong_convexity=0.25)
@@ -90,7 +71,6 @@ class Quadratic(_AdditiveNoise):
     """
 
     strong_convexity: float = 0.2
-    smoothness: float = 1.0
 
     @property
     def curvatures(self) -> FloatArray:
@@ -107,7 +87,7 @@ class Quadratic(_AdditiveNoise):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wells(_AdditiveNoise):
+class Wells(Problem):
     """Smooth and non-convex: f(w) = Σ w_j²/(1 + w_j²), which is concave beyond |w_j| = 1/√3.
 
     >>> problem = Wells(dimension=2)
@@ -127,7 +107,7 @@ class Wells(_AdditiveNoise):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Logistic:
+class Logistic(Problem):
     """Convex: logistic regression without a penalty, on features x_j with variances s_j².
 
     Labels follow the model at w*, so f(w) − f* is the mean divergence between the predictions of
@@ -139,7 +119,6 @@ class Logistic:
     True
     """
 
-    dimension: int = 16
     decay: float = 0.0
     test_examples: int = 1024
     """Number of fixed examples on which f is evaluated."""
@@ -186,11 +165,11 @@ class Logistic:
         divergence = np.logaddexp(0, logits) - np.logaddexp(0, truth)
         return np.asarray((divergence - expit(truth) * (logits - truth)).mean(-1))
 
-    def squared_gradient(self, models: FloatArray) -> FloatArray:
-        """Return ‖∇f(w)‖²."""
+    def gradient(self, models: FloatArray) -> FloatArray:
+        """Return ∇f(w)."""
         features = self._test_features()
         residuals = expit(models @ features.T) - expit(features @ self.optimum)
-        return np.asarray(((residuals @ features / len(features)) ** 2).sum(-1))
+        return np.asarray(residuals @ features / len(features))
 
     def _test_features(self) -> FloatArray:
         random = np.random.default_rng(0)

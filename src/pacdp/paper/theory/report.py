@@ -75,24 +75,18 @@ def format_approximation(regression: Regression, pipelines: Sequence[Pipeline]) 
         ("the same over σ²/n", "at most 1", f"{regression.factor:.2f}"),
     ]
     for pipeline in pipelines:
-        name, counts = pipeline.name, pipeline.counts
-        rows += [
-            (
-                f"{name}: E(Ĉ − C*)² from n = {counts[0]} to {counts[-1]}",
-                "falls to η²",
-                _format_range(np.nanmean(pipeline.errors, 1)),
-            ),
-            (
-                f"{name}: the same from no noise to {SCORE_NOISES[-1]:g} of a score",
-                "rises from η²",
-                _format_range(np.nanmean(pipeline.errors_by_noise, 1)),
-            ),
-            (
-                f"{name}: utility gap, slope in the distance Ĉ − C*",
-                "1",
-                f"{pipeline.gap_slope:.2f}",
-            ),
-        ]
+        first, *_, last = pipeline.counts
+        loudest = SCORE_NOISES[-1]
+        by_count, by_noise = (
+            _format_range(np.nanmean(errors, 1))
+            for errors in (pipeline.errors, pipeline.errors_by_noise)
+        )
+        statements = (
+            (f"E(Ĉ − C*)² from n = {first} to {last}", "falls to η²", by_count),
+            (f"the same from no noise to {loudest:g} of a score", "rises from η²", by_noise),
+            ("utility gap, slope in the distance Ĉ − C*", "1", f"{pipeline.gap_slope:.2f}"),
+        )
+        rows += [(f"{pipeline.name}: {text}", stated, value) for text, stated, value in statements]
     return _format_table(("statement of Theorem 5", "stated", "measured"), rows)
 
 

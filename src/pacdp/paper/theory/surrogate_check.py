@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pacdp.curve import select_thresholds
+from pacdp.curve import ThresholdChoice, select_thresholds
 from pacdp.data import proxy_for
 from pacdp.federation import Model, Optimiser, Privacy, Training
-from pacdp.offline import Grid, Setting
+from pacdp.offline import Grid, Matrix, Setting
 from pacdp.offline.grid import run_grid
 from pacdp.paper.theory.surrogate import predict_thresholds
 from pacdp.validation import FloatArray
@@ -18,21 +18,20 @@ BOUNDS = tuple(np.geomspace(0.003, 10, 13).tolist())
 RATES = (0.1, 1.0)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False)
 class SurrogateCheck:
     """C* of a grid at one learning rate, and the surrogate's, which has no learning rate."""
 
     learning_rate: float
-    budgets: tuple[float, ...]
-    bounds: tuple[float, ...]
-    scores: FloatArray
-    """Mean scores of the grid: (budgets, bounds)."""
-    selected: FloatArray
-    low: FloatArray
-    high: FloatArray
-    """Range of the bounds that the grid cannot distinguish from C*."""
+    matrix: Matrix
+    choices: list[ThresholdChoice]
     predicted: dict[str, FloatArray]
     """By κ: 1/K is the default, and 1 the paper's J, which leaves κ open."""
+
+    @property
+    def selected(self) -> FloatArray:
+        """Return C* of the grid for each budget."""
+        return np.array([choice.bound for choice in self.choices])
 
     def error_factor(self, predicted: FloatArray) -> float:
         """Return the root mean square of ln(prediction/C*), as a factor."""
@@ -40,9 +39,10 @@ class SurrogateCheck:
 
     def lost_score(self, predicted: FloatArray) -> float:
         """Return the mean difference between the grid's best score and that at the prediction."""
-        distances = np.abs(np.log(self.bounds) - np.log(predicted)[:, None])
-        reached = self.scores[np.arange(len(self.budgets)), distances.argmin(1)]
-        return float((self.scores.max(1) - reached).mean())
+        distances = np.abs(np.log(self.matrix.bounds) - np.log(predicted)[:, None])
+        scores = self.matrix.mean
+        reached = scores[np.arange(len(scores)), distances.argmin(1)]
+        return float((scores.max(1) - reached).mean())
 
 
 def make_heart_setting(learning_rate: float, *, rounds: int = 20) -> Setting:
@@ -80,21 +80,10 @@ def check_surrogate(
     for learning_rate in rates:
         setting = make_heart_setting(learning_rate, rounds=rounds)
         matrix = run_grid(setting, Grid(tuple(budgets), tuple(bounds), tuple(range(seeds))))
+        predicted = {
+            "1/K": predict_thresholds(setting, budgets),
+            "1": predict_thresholds(setting, budgets, kappa=1.0),
+        }
         choices = select_thresholds(matrix.scores, bounds)
-        selected, low, high = np.array([(c.bound, c.low, c.high) for c in choices]).T
-        checks.append(
-            SurrogateCheck(
-                learning_rate=learning_rate,
-                budgets=matrix.budgets,
-                bounds=matrix.bounds,
-                scores=matrix.mean,
-                selected=selected,
-                low=low,
-                high=high,
-                predicted={
-                    "1/K": predict_thresholds(setting, budgets),
-                    "1": predict_thresholds(setting, budgets, kappa=1.0),
-                },
-            )
-        )
+        checks.append(SurrogateCheck(learning_rate, matrix, choices, predicted))
     return checks

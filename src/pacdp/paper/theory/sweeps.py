@@ -35,7 +35,7 @@ CURVATURES = (0.05, 0.1, 0.2, 0.4)
 TIGHT = 0.05
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False)
 class Sweep:
     """A statement of a theorem and its measurement."""
 
@@ -44,7 +44,7 @@ class Sweep:
     """The measured part of the error, and the choice of the step size."""
     setting: str
     """Symbol of the varied setting."""
-    values: tuple[float, ...]
+    values: Sequence[float]
     errors: FloatArray
     """(values, repeats)."""
     stated: float
@@ -70,7 +70,7 @@ class Case:
     theorem: Theorem
     make_problem: Callable[[int], Problem]
     """The problem in d dimensions."""
-    measure: ErrorMeasure
+    measure: ErrorMeasure = "average"
     noise: float
     """Scale of the noise multipliers: small enough that the model stays near the optimum."""
     tuned_noises: tuple[float, ...]
@@ -78,9 +78,9 @@ class Case:
     make_run: Callable[[Problem, int], DescentRun]
     """The run with so many rounds, without noise."""
     largest_step: float
-    rounds_slope: float
+    rounds_slope: float = -0.5
     """Stated slope of the error without noise, and derived slope of the noise part, over T."""
-    tuned_noise_slope: float
+    tuned_noise_slope: float = 1.0
     """Derived slope of the error with a tuned step, over z."""
 
 
@@ -105,24 +105,18 @@ CASES = (
         tuned_noises=(0.1, 0.2, 0.4, 0.8),
         make_run=_root_step(2.0),
         largest_step=0.5,
-        rounds_slope=-0.5,
-        tuned_noise_slope=1.0,
     ),
     Case(
         theorem="convex",
         make_problem=lambda dimension: Logistic(dimension=dimension, decay=0.5),
-        measure="average",
         noise=0.03,
         tuned_noises=(0.05, 0.1, 0.2, 0.4, 0.8),
         make_run=_root_step(12.0),
         largest_step=1.6,
-        rounds_slope=-0.5,
-        tuned_noise_slope=1.0,
     ),
     Case(
         theorem="strongly convex",
         make_problem=lambda dimension: Quadratic(dimension=dimension),
-        measure="average",
         noise=1.0,
         tuned_noises=(0.2, 0.4, 0.8, 1.6),
         make_run=_decaying_step,
@@ -140,112 +134,70 @@ def measure_sweeps(*, repeats: int = 64, rounds: int = 256, dimension: int = 16)
     >>> sorted({sweep.theorem for sweep in sweeps})
     ['convex', 'non-convex', 'strongly convex']
     """
-    studies = [_CaseStudy(case, repeats, rounds, dimension) for case in CASES]
-    return [
-        sweep
-        for study in studies
-        for sweep in (*study.sweep_noiseless(), *study.sweep_noise_part(), *study.sweep_tuned())
+    return [sweep for case in CASES for sweep in _sweep_case(case, repeats, rounds, dimension)]
+
+
+def _sweep_case(case: Case, repeats: int, rounds: int, dimension: int) -> Iterator[Sweep]:
+    theorem, slope = case.theorem, case.rounds_slope
+    problem = case.make_problem(dimension)
+    lengths = [max(value * rounds // 256, 1) for value in ROUNDS]
+
+    def run(runs: Sequence[DescentRun]) -> FloatArray:
+        return run_descent(problem, runs, measure=case.measure, repeats=repeats)
+
+    base = case.make_run(problem, rounds)
+    longer = [case.make_run(problem, length) for length in lengths]
+    part = "no noise"
+    yield Sweep(theorem, part, "T", lengths, run(longer), slope, slope)
+    if theorem == "non-convex":
+        more = _vary(base, "clients", CLIENTS)
+        yield Sweep(theorem, part, "M", CLIENTS, run(more), -0.5, 0.0)
+        scaled = [replace(r, step=r.step * math.sqrt(r.clients / CLIENTS[-1])) for r in more]
+        yield Sweep(theorem, f"{part}, η ~ √(M/T)", "M", CLIENTS, run(scaled), -0.5, -0.5)
+    if theorem == "convex":
+        tight = [replace(r, clipping_bound=TIGHT) for r in longer]
+        part = f"{part}, nearly all clipped"
+        yield Sweep(theorem, part, "T", lengths, run(tight), slope, None)
+
+    def run_noise(runs: Sequence[DescentRun], problem: Problem = problem) -> FloatArray:
+        noisy = [replace(r, noise_multiplier=r.noise_multiplier or case.noise) for r in runs]
+        return measure_noise_part(problem, noisy, measure=case.measure, repeats=repeats)
+
+    part = "noise part"
+    noises = [case.noise * value for value in NOISES]
+    table: list[tuple[str, Sequence[float], list[DescentRun], float, float]] = [
+        ("z", noises, _vary(base, "noise_multiplier", noises), 1.0, 2.0),
+        ("C", BOUNDS, _vary(base, "clipping_bound", BOUNDS), 1.0, 2.0),
+        ("B", BATCHES, _vary(base, "batch", BATCHES), -1.0, -2.0),
+        ("M", CLIENTS, _vary(base, "clients", CLIENTS), -0.5, -1.0),
+        ("T", lengths, longer, 0.0, slope),
     ]
+    for setting, values, runs, stated, derived in table:
+        yield Sweep(theorem, part, setting, values, run_noise(runs), stated, derived)
 
+    def run_problems(problems: Sequence[Problem]) -> FloatArray:
+        return np.stack([run_noise([case.make_run(p, rounds)], p)[0] for p in problems])
 
-class _CaseStudy:
-    """The sweeps of one case."""
+    sizes = [max(value * dimension // 16, 1) for value in DIMENSIONS]
+    scaled_problems = run_problems([case.make_problem(size) for size in sizes])
+    yield Sweep(theorem, part, "d", sizes, scaled_problems, 0.0, 1.0)
+    if theorem == "strongly convex":
+        curved = [Quadratic(dimension=dimension, strong_convexity=mu) for mu in CURVATURES]
+        # A rate in μ is a statement about small μ, so 1/μ is what grows.
+        inverses = [1 / mu for mu in CURVATURES]
+        yield Sweep(theorem, part, "1/μ", inverses, run_problems(curved), 1.0, 1.0)
 
-    def __init__(self, case: Case, repeats: int, rounds: int, dimension: int) -> None:
-        self.case, self.repeats, self.rounds, self.dimension = case, repeats, rounds, dimension
-        self.problem = case.make_problem(dimension)
-        self.lengths = tuple(max(value * rounds // 256, 1) for value in ROUNDS)
+    def run_tuned(rounds: int, z: float) -> FloatArray:
+        largest = DescentRun(rounds=rounds, noise_multiplier=z, step=case.largest_step)
+        return run_with_best_step(problem, largest, measure=case.measure, repeats=repeats)
 
-    def sweep_noiseless(self) -> Iterator[Sweep]:
-        """Sweep the error without noise, over rounds and clients."""
-        case, slope = self.case, self.case.rounds_slope
-
-        def run(runs: Sequence[DescentRun]) -> FloatArray:
-            return run_descent(self.problem, runs, measure=case.measure, repeats=self.repeats)
-
-        runs = [case.make_run(self.problem, length) for length in self.lengths]
-        yield self._sweep("no noise", "T", self.lengths, run(runs), slope, slope)
-        if case.theorem == "non-convex":
-            more = _vary(case.make_run(self.problem, self.rounds), "clients", CLIENTS)
-            yield self._sweep("no noise", "M", CLIENTS, run(more), -0.5, 0.0)
-            scaled = [replace(r, step=r.step * math.sqrt(r.clients / CLIENTS[-1])) for r in more]
-            yield self._sweep("no noise, η ~ √(M/T)", "M", CLIENTS, run(scaled), -0.5, -0.5)
-        if case.theorem == "convex":
-            tight = [replace(run, clipping_bound=TIGHT) for run in runs]
-            part = "no noise, nearly all clipped"
-            yield self._sweep(part, "T", self.lengths, run(tight), slope, None)
-
-    def sweep_noise_part(self) -> Iterator[Sweep]:
-        """Sweep the error that noise adds, over the settings of the training and the problem."""
-        case, part = self.case, "noise part"
-
-        def run(problem: Problem, runs: Sequence[DescentRun]) -> FloatArray:
-            return measure_noise_part(problem, runs, measure=case.measure, repeats=self.repeats)
-
-        def make_run(problem: Problem, rounds: int) -> DescentRun:
-            return replace(case.make_run(problem, rounds), noise_multiplier=case.noise)
-
-        base = make_run(self.problem, self.rounds)
-        noises = [case.noise * value for value in NOISES]
-        longer = [make_run(self.problem, length) for length in self.lengths]
-        table: list[tuple[str, Sequence[float], list[DescentRun], float, float]] = [
-            ("z", noises, _vary(base, "noise_multiplier", noises), 1.0, 2.0),
-            ("C", BOUNDS, _vary(base, "clipping_bound", BOUNDS), 1.0, 2.0),
-            ("B", BATCHES, _vary(base, "batch", BATCHES), -1.0, -2.0),
-            ("M", CLIENTS, _vary(base, "clients", CLIENTS), -0.5, -1.0),
-            ("T", self.lengths, longer, 0.0, case.rounds_slope),
-        ]
-        for setting, values, runs, stated, derived in table:
-            yield self._sweep(part, setting, values, run(self.problem, runs), stated, derived)
-
-        def run_each(problems: Sequence[Problem]) -> FloatArray:
-            return np.stack([run(p, [make_run(p, self.rounds)])[0] for p in problems])
-
-        sizes = [max(value * self.dimension // 16, 1) for value in DIMENSIONS]
-        errors = run_each([case.make_problem(size) for size in sizes])
-        yield self._sweep(part, "d", sizes, errors, 0.0, 1.0)
-        if case.theorem == "strongly convex":
-            curved = [Quadratic(dimension=self.dimension, strong_convexity=c) for c in CURVATURES]
-            # A rate in μ is a statement about small μ, so 1/μ is what grows.
-            inverses = [1 / value for value in CURVATURES]
-            yield self._sweep(part, "1/μ", inverses, run_each(curved), 1.0, 1.0)
-
-    def sweep_tuned(self) -> Iterator[Sweep]:
-        """Sweep the whole error with the best constant step for each value."""
-        case, noises = self.case, self.case.tuned_noises
-        # T releases within one budget need √T times the noise of one.
-        single = noises[2] / math.sqrt(self.rounds)
-
-        def run(rounds: int, z: float) -> FloatArray:
-            longest = DescentRun(rounds=rounds, noise_multiplier=z, step=case.largest_step)
-            return run_with_best_step(
-                self.problem, longest, measure=case.measure, repeats=self.repeats
-            )
-
-        part = "whole error, η tuned"
-        errors = np.stack([run(self.rounds, z) for z in noises])
-        yield self._sweep(part, "z", noises, errors, 1.0, case.tuned_noise_slope)
-        errors = np.stack([run(rounds, single * math.sqrt(rounds)) for rounds in self.lengths])
-        yield self._sweep(f"{part}, one total budget", "T", self.lengths, errors, 0.5, 0.0)
-
-    def _sweep(
-        self,
-        part: str,
-        setting: str,
-        values: Sequence[float],
-        errors: FloatArray,
-        stated: float,
-        derived: float | None,
-    ) -> Sweep:
-        return Sweep(
-            theorem=self.case.theorem,
-            part=part,
-            setting=setting,
-            values=tuple(values),
-            errors=errors,
-            stated=stated,
-            derived=derived,
-        )
+    part, noises = "whole error, η tuned", list(case.tuned_noises)
+    errors = np.stack([run_tuned(rounds, z) for z in noises])
+    yield Sweep(theorem, part, "z", noises, errors, 1.0, case.tuned_noise_slope)
+    # T releases within one budget need √T times the noise of one.
+    single = noises[2] / math.sqrt(rounds)
+    errors = np.stack([run_tuned(length, single * math.sqrt(length)) for length in lengths])
+    yield Sweep(theorem, f"{part}, one total budget", "T", lengths, errors, 0.5, 0.0)
 
 
 def _vary(run: DescentRun, name: str, values: Sequence[Any]) -> list[DescentRun]:
