@@ -11,7 +11,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from benchmarks.harness import Row, interleaved, versions
 from pacdp.data import load, partition, proxy_for
-from pacdp.federation import Model, Optimiser, Privacy, Training, Workbench
+from pacdp.federation import Optimiser, Recipe, Training, Workbench
 from pacdp.federation.client_context import local_batches
 from pacdp.offline import Grid, Setting
 from pacdp.offline.grid import run_grid
@@ -30,9 +30,9 @@ def rows() -> Iterator[Row]:
     setting = Setting(
         proxy=proxy_for("heart"),
         sizes=partition(load("heart"), "natural").named_sizes,
-        training=Training(rounds=20, local_epochs=5, batch=16, optimiser=Optimiser(lr=RATE)),
-        model=Model(name="logistic"),
-        privacy=Privacy(),
+        recipe=Recipe(
+            training=Training(rounds=20, local_epochs=5, batch=16, optimiser=Optimiser(lr=RATE))
+        ),
     )
     run_grid(setting, Grid((1.0,), (1.0,), GRID.seeds))  # deal out the records once
     ours, peer = interleaved(

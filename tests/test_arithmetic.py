@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from pacdp.arithmetic import ARITHMETIC
 from pacdp.curve import Curve
 from pacdp.errors import DataError
-from pacdp.experiments import Outcome, prepare, read_experiment
+from pacdp.experiments import RunResult, prepare, read_experiment
 from pacdp.experiments.execute import execute
 from pacdp.experiments.offline import setting_for
 from pacdp.federation import Checkpoint, Plan
@@ -68,13 +68,13 @@ def scores_file(path):
     return lambda path: Kept.open(path, setting)
 
 
-def outcome_file(path):
-    Outcome.of(PREPARED, execute(PREPARED)).save(path)
-    return Outcome.load
+def result_file(path):
+    RunResult.of(PREPARED, execute(PREPARED)).save_file(path)
+    return RunResult.load_file
 
 
 def stamp(content, value):
-    """The same content with another arithmetic, or with none; that of an outcome is in its plan."""
+    """The same content with another arithmetic, or with none; that of a result is in its plan."""
     place = content.get("plan", content)
     assert place.pop("arithmetic") == ARITHMETIC
     if value is not MISSING:
@@ -82,7 +82,7 @@ def stamp(content, value):
     return content
 
 
-@pytest.mark.parametrize("make", [curve_file, plan_file, tuned_file, scores_file, outcome_file])
+@pytest.mark.parametrize("make", [curve_file, plan_file, tuned_file, scores_file, result_file])
 def test_files_of_other_versions_are_refused(make, tmp_path):
     path = tmp_path / "file"
     load = make(path)

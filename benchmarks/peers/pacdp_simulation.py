@@ -9,7 +9,16 @@ import torch
 from work import BOUND, LR, asked, tell
 
 from pacdp.data import Dataset, Partition, Provenance, Records, partition
-from pacdp.federation import Model, Optimiser, Privacy, Training, make_plan, simulate
+from pacdp.federation import (
+    Model,
+    Optimiser,
+    Population,
+    Privacy,
+    Recipe,
+    Training,
+    make_plan,
+    simulate,
+)
 from pacdp.methods import method
 from pacdp.tasks import Classification
 
@@ -39,11 +48,7 @@ def main() -> None:
     )
     split: Partition = partition(data, "natural")
     started = time.perf_counter()
-    plan = make_plan(
-        sizes=split.named_sizes,
-        shape=work.shape,
-        task=data.task,
-        method=method("fixed", {"clipping_bound": BOUND}),
+    recipe = Recipe(
         model=Model(name=work.model),
         training=Training(
             rounds=work.rounds,
@@ -54,6 +59,8 @@ def main() -> None:
         ),
         privacy=Privacy(epsilon=5.0),
     )
+    chosen = method("fixed", {"clipping_bound": BOUND})
+    plan = make_plan(recipe, chosen, Population.of(data, split), seed=0)
     result = simulate(plan, data, split, evaluate_every=work.rounds)
     seconds = time.perf_counter() - started
     steps = sum(
@@ -62,7 +69,7 @@ def main() -> None:
     tell(
         seconds=seconds,
         steps=steps,
-        answered=sum(row["answered"] for row in result.history),
+        answered=sum(row.answered for row in result.history),
         megabytes=peak(),
         threads=torch.get_num_threads(),
     )

@@ -8,7 +8,7 @@ import re
 import pytest
 
 import pacdp
-from pacdp.privacy import Adjacency, Ledger, Release
+from pacdp.privacy import Adjacency, Release, SQLiteLedger
 
 from .command import as_json, refused, run
 
@@ -146,7 +146,7 @@ def path(tmp_path):
 
 def spend(path, count=2):
     release = Release.clipped_sum(noise_multiplier=100, count=count, adjacency=Adjacency.ZERO_OUT)
-    return Ledger(path).reserve(release, run="one")[0].hash
+    return SQLiteLedger(path).reserve(release, run="one")[0].hash
 
 
 def test_ledger_show(path):
@@ -189,7 +189,7 @@ def test_ledger_set_budget(path):
     error = refused("ledger", "set-budget", path, "--epsilon", 1e308)
     assert "epsilon = 1e+308: must be a number from 1e-100 to 1e+100" in error
     assert path.read_bytes() == before
-    assert Ledger(path).filter.budget.epsilon == 0.7
+    assert SQLiteLedger(path).filter.budget.epsilon == 0.7
     assert "exists already" in refused("ledger", "create", path, "--client", "b", "--epsilon", 1)
 
 

@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from pacdp.experiments import Run
+from pacdp.errors import DataError
+from pacdp.experiments import RunResult
 from pacdp.privacy import account, calibrate
 
 from .command import as_json, refused, run
@@ -83,10 +84,14 @@ def test_the_run_folder_holds_plain_files(folder):
 def test_a_trained_model_loads_in_three_lines(folder):
     import torch
 
-    loaded = Run.load(folder)
+    loaded = RunResult.load(folder, for_inference=True)
     model = loaded.model()
     assert model(torch.zeros(2, 13)).shape == (2, 2)
-    assert loaded.result["method"] == "pac-dp"
+    assert loaded.method == "pac-dp"
+    assert loaded.to_json() == json.loads((folder / "result.json").read_text())
+    assert len(loaded.history) == loaded.rounds
+    with pytest.raises(DataError, match="read without the model's weights"):
+        RunResult.load(folder).model()
 
 
 def test_events_for_tensorboard(tmp_path):

@@ -34,13 +34,13 @@ from pacdp.federation import (
     Privacy,
     Training,
     Workbench,
-    make_plan,
 )
 from pacdp.federation.engines.base import SerialEngine, StackedEngine, ThreadedEngine
 from pacdp.methods import Answer, method
 from pacdp.models import build
-from pacdp.privacy import Ledger
+from pacdp.privacy import SQLiteLedger
 from pacdp.tasks import Classification
+from tests.plans import plan_of
 
 HEART = load("heart")
 HOSPITALS = partition(HEART, "natural")
@@ -500,7 +500,7 @@ def federation_plan(**changes):
         "training": Training(rounds=2, local_epochs=1, batch=64),
         "privacy": Privacy(epsilon=1.0),
     }
-    return make_plan(**parts | changes)
+    return plan_of(**parts | changes)
 
 
 def with_record(records, place, value):
@@ -568,7 +568,7 @@ def test_a_hostile_broadcast_learns_no_more_than_was_paid_for(tmp_path):
     """Real ledgers and system noise; the first version gave away μ = 3.5 at ε = 0.5."""
     size, releases = 200, 200
     inputs, weights = crafted(size, torch.Generator().manual_seed(1))
-    made = make_plan(
+    made = plan_of(
         sizes={"clinic": size},
         shape=(13,),
         task=Classification(2),
@@ -593,7 +593,9 @@ def test_a_hostile_broadcast_learns_no_more_than_was_paid_for(tmp_path):
     seen = {True: [], False: []}
     for number in range(2 * releases):
         there = number % 2 == 0
-        book = Ledger.create(tmp_path / f"{number}.ledger", client="clinic", budget=made.budget(0))
+        book = SQLiteLedger.create(
+            tmp_path / f"{number}.ledger", client="clinic", budget=made.budget(0)
+        )
         client = Client(0, made, with_it if there else without, book=book, workbench=bench)
         taken = []
         client.method = Recorded(taken)
@@ -943,7 +945,7 @@ def test_unknown_classes_and_tokens_are_refused_before_a_client_takes_part():
     wrong = Records(features=records.features, labels=labels)
     with pytest.raises(InputError, match=r"client cleveland, record 17: label must be .* to 1$"):
         Client(0, federation_plan(), wrong)
-    made = make_plan(
+    made = plan_of(
         sizes={"writer": 20},
         shape=(12,),
         task=Classification(2),

@@ -1,5 +1,6 @@
 """Many models at once against the same models one by one."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -12,8 +13,8 @@ from pacdp.clipping import (
     SimulatedNoise,
     SquaredError,
     StackedGradient,
+    StackedGrid,
     release,
-    release_stacked,
 )
 from pacdp.errors import InputError
 
@@ -107,15 +108,16 @@ def test_outputs_are_those_of_the_module(name):
 
 def test_a_step_of_the_stack_equals_steps_one_by_one_noise_included():
     module, stacked, parameters, inputs, targets, loss = setting("mlp")
-    z, divisors = [1.0, 2.0, 3.0, 0.5], [6, 7, 8, 9]
+    z, divisors = np.array([1.0, 2.0, 3.0, 0.5]), np.array([6.0, 7.0, 8.0, 9.0])
 
     def noise(model):
         return SimulatedNoise(seed=3, client=model, round=1)
 
     sums = stacked(parameters, inputs, targets, clipping_bounds=BOUNDS)
-    released = release_stacked(
-        sums, z=z, divisors=divisors, noise=[noise(model) for model in range(MODELS)]
-    )
+    coordinates = sum(value[0].numel() for value in sums.values.values())
+    grid = StackedGrid(np.array(BOUNDS), coordinates, z=z)
+    draws = [noise(model).integers(coordinates, grid.scales[model]) for model in range(MODELS)]
+    released = grid.release(sums, torch.stack(draws), divisors=divisors)
     for model in range(MODELS):
         alone = one_by_one(module, parameters, model)
         value = ClippedGradient(alone, loss, adjacency="zero-out")(
@@ -174,6 +176,10 @@ def test_wrong_shapes_are_refused():
     with pytest.raises(InputError, match=r"clipping_bounds: .* must be one or 4 numbers"):
         stacked(parameters, inputs, targets, clipping_bounds=[1.0, 2.0])
     sums = stacked(parameters, inputs, targets, clipping_bounds=1.0)
-    noise = [SimulatedNoise(seed=0, client=0, round=0)]
-    with pytest.raises(InputError, match="has 1 sources, must have one for each of 4"):
-        release_stacked(sums, z=1.0, divisors=1, noise=noise)
+    coordinates = sum(value[0].numel() for value in sums.values.values())
+    grid = StackedGrid(np.ones(MODELS), coordinates, z=np.ones(MODELS))
+    noise = SimulatedNoise(seed=0, client=0, round=0).integers(coordinates, grid.scales[0])
+    with pytest.raises(
+        InputError, match=r"noise: has shape \(1, .* no two models may share a draw"
+    ):
+        grid.release(sums, noise[None], divisors=np.ones(MODELS))

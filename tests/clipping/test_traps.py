@@ -2,6 +2,7 @@
 
 import warnings
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -14,9 +15,9 @@ from pacdp.clipping import (
     SimulatedNoise,
     SquaredError,
     StackedGradient,
+    StackedGrid,
     check_model,
     clip_upload,
-    release_stacked,
 )
 from pacdp.errors import InputError
 
@@ -249,10 +250,11 @@ def test_a_stack_is_released_once():
     stacked = StackedGradient(nn.Linear(3, 2), CrossEntropy(), adjacency="zero-out")
     inputs, targets = torch.randn(1, 4, 3), torch.zeros(1, 4, dtype=torch.long)
     sums = stacked(stacked.parameters(models=1), inputs, targets, clipping_bounds=1.0)
-    noise = [SimulatedNoise(seed=0, client=0, round=0)]
-    release_stacked(sums, z=1.0, divisors=4, noise=noise)
+    grid = StackedGrid(np.ones(1), 8, z=np.ones(1))
+    noise = SimulatedNoise(seed=0, client=0, round=0).integers(8, grid.scales[0])[None]
+    grid.release(sums, noise, divisors=np.array([4.0]))
     with pytest.raises(InputError, match="released before"):
-        release_stacked(sums, z=1.0, divisors=4, noise=noise)
+        grid.release(sums, noise, divisors=np.array([4.0]))
 
 
 def mlp():

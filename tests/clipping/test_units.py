@@ -10,7 +10,7 @@ from pacdp.clipping import ClippedGradient, CrossEntropy
 from pacdp.clipping.numerics import shrink_bound
 from pacdp.errors import BudgetExceededError, InputError
 from pacdp.models import build
-from pacdp.privacy import Adjacency, Filter, Guarantee, Ledger, Release, account
+from pacdp.privacy import Adjacency, Filter, Guarantee, Release, SQLiteLedger, account
 
 from .models import assert_same
 
@@ -97,13 +97,13 @@ def test_sums_and_units_must_agree():
 
 def test_a_budget_for_patients_pays_for_patients_only(tmp_path):
     budget = Guarantee(epsilon=1.0, adjacency=Adjacency.ZERO_OUT, unit="patient")
-    ledger = Ledger.create(tmp_path / "a.ledger", client="a", budget=budget)
+    ledger = SQLiteLedger.create(tmp_path / "a.ledger", client="a", budget=budget)
     record = Release.clipped_sum(noise_multiplier=10, adjacency=Adjacency.ZERO_OUT)
     patient = Release.clipped_sum(noise_multiplier=10, adjacency=Adjacency.ZERO_OUT, unit="patient")
     with pytest.raises(InputError, match="covers a record, but the budget is for a patient"):
         ledger.reserve(record, run="first")
     ledger.reserve(patient, run="first")
-    again = Ledger(tmp_path / "a.ledger")
+    again = SQLiteLedger(tmp_path / "a.ledger")
     assert again.filter.budget == budget
     assert again.filter.realised.unit == "patient"
     assert "zero-out of a patient" in str(again.filter.realised)

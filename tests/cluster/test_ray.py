@@ -12,8 +12,9 @@ import pytest
 from pacdp.cluster import on_ray
 from pacdp.data import proxy_for
 from pacdp.federation import Model, Optimiser, Privacy, Training
-from pacdp.offline import Grid, Setting
+from pacdp.offline import Grid
 from pacdp.offline.grid import run_grid
+from tests.plans import proxy_task_of
 
 ray = pytest.importorskip("ray")
 # Ray leaves files and processes to be closed when the interpreter ends.
@@ -23,7 +24,7 @@ GRID = Grid((0.1, 1.0), (0.1, 1.0), (0, 1))
 
 
 def setting(rounds):
-    return Setting(
+    return proxy_task_of(
         proxy=proxy_for("heart"),
         sizes={"a": 100, "b": 40},
         training=Training(rounds=rounds, local_epochs=1, batch=16, optimiser=Optimiser(lr=0.5)),

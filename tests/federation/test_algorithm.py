@@ -16,12 +16,12 @@ from pacdp.federation import (
     Privacy,
     Training,
     Workbench,
-    make_plan,
     simulate,
 )
 from pacdp.methods import method
 from pacdp.privacy import account
 from pacdp.tasks import Classification
+from tests.plans import plan_of
 
 SEED = 11
 ROUNDS, EPOCHS, BATCH, RATE = 6, 2, 16, 0.05
@@ -90,7 +90,7 @@ def algorithm_1(records, epsilons, noise_multipliers, sensitivity, weight, bias,
 def test_algorithm_1_to_a_few_grid_steps(adjacency):
     data = load("heart")
     hospitals = partition(data, "natural")
-    plan = make_plan(
+    plan = plan_of(
         sizes=hospitals.named_sizes,
         shape=data.shape,
         task=Classification(2),
@@ -127,9 +127,9 @@ def test_algorithm_1_to_a_few_grid_steps(adjacency):
     assert np.abs(result.model["1.weight"].numpy() - first["1.weight"].numpy()).max() > 0.01
     for number, client in enumerate(result.clients()):
         (each,) = plan.participation(number)
-        if client["releases"]:
-            certified = account(each.times(client["releases"])).epsilon
-            assert client["epsilon_realised"] == pytest.approx(certified, rel=1e-12)
+        if client.releases:
+            certified = account(each.times(client.releases)).epsilon
+            assert client.epsilon_spent == pytest.approx(certified, rel=1e-12)
 
 
 def test_the_same_seed_gives_the_same_model_and_another_another():
@@ -137,7 +137,7 @@ def test_the_same_seed_gives_the_same_model_and_another_another():
     split = partition(data, "dirichlet", clients=5)
 
     def train(seed):
-        plan = make_plan(
+        plan = plan_of(
             sizes=split.named_sizes,
             shape=data.shape,
             task=Classification(10),

@@ -18,14 +18,14 @@ from pacdp.federation import (
     Spending,
     Training,
     Workbench,
-    make_plan,
     simulate,
 )
 from pacdp.federation.client_sampling import participants, participation_cap, participations_ahead
 from pacdp.federation.weights import client_weights
 from pacdp.methods import method
-from pacdp.privacy import Adjacency, Guarantee, Ledger, mu_for
+from pacdp.privacy import Adjacency, Guarantee, SQLiteLedger, mu_for
 from pacdp.tasks import Classification
+from tests.plans import plan_of
 
 DATA = load("heart")
 HOSPITALS = partition(DATA, "natural")
@@ -33,7 +33,7 @@ RECORDS = HOSPITALS.of(DATA)
 
 
 def plan(policy="even", *, growth=None, rounds=6, epsilon=1.0, name="fixed", **training):
-    return make_plan(
+    return plan_of(
         sizes=HOSPITALS.named_sizes,
         shape=DATA.shape,
         task=Classification(2),
@@ -108,7 +108,7 @@ def test_what_may_come_is_never_less_than_what_comes(sampling, clients, data, ro
 def test_no_policy_exceeds_a_budget(
     policy, name, adjacency, epsilons, per_round, sampling, cap, rounds, failures, seed
 ):
-    made = make_plan(
+    made = plan_of(
         sizes=HOSPITALS.named_sizes,
         shape=DATA.shape,
         task=Classification(2),
@@ -126,10 +126,10 @@ def test_no_policy_exceeds_a_budget(
     )
     result = simulate(made, DATA, HOSPITALS, failure_rate=failures, evaluate_every=100)
     for client in result.clients():
-        assert client["epsilon_realised"] <= client["epsilon_budget"] * (1 + 1e-9)
-        assert client["epsilon_ledger"] == client["epsilon_realised"]
+        assert client.epsilon_spent <= client.epsilon_budget * (1 + 1e-9)
+        assert client.epsilon_ledger == client.epsilon_spent
         if policy == "replan" and (sampling == "balanced" or cap == "rounds"):
-            assert client["refused"] == 0
+            assert client.refused == 0
 
 
 def test_late_spends_it_all_and_more_each_time():
@@ -165,14 +165,14 @@ def test_a_server_that_repeats_itself_gets_less_and_less(tmp_path):
     """The first round over and over, with a real ledger: the filter holds whatever is asked."""
     made = plan("replan", rounds=4)
     budget = Guarantee(epsilon=1.0, adjacency=Adjacency.ZERO_OUT)
-    book = Ledger.create(tmp_path / "a.ledger", client="cleveland", budget=budget)
+    book = SQLiteLedger.create(tmp_path / "a.ledger", client="cleveland", budget=budget)
     client = Client(0, made, RECORDS[0], book=book)
     first = Broadcast(0, Workbench(made).state())
     scales = [client.answer(first).noise_scale for _ in range(4)]
     with pytest.raises(BudgetExceededError, match="8 planned"):
         client.answer(first)
     assert scales == sorted(scales)
-    assert Ledger(tmp_path / "a.ledger").filter.realised.epsilon < 1.0
+    assert SQLiteLedger(tmp_path / "a.ledger").filter.realised.epsilon < 1.0
 
 
 def test_another_run_of_the_ledger_does_not_show():
@@ -190,7 +190,7 @@ def test_another_run_of_the_ledger_does_not_show():
 def test_noise_is_what_the_share_asks_for():
     made = plan("late", growth=4.0, rounds=2)
     result = simulate(made, DATA, HOSPITALS)
-    (one, two) = sorted(result.books[0].made(made.run), key=lambda release: release.z)
+    (one, two) = sorted(result.books[0].count_releases(made.run), key=lambda release: release.z)
     mu = float(mu_for(1.0, 1e-5))
     # Shares 1/5 and 4/5 of μ², each over two releases.
     assert 1 / two.z**2 == pytest.approx(mu**2 / 5 / 2, rel=1e-9)
@@ -198,7 +198,7 @@ def test_noise_is_what_the_share_asks_for():
 
 
 def test_weights_by_noise_know_that_it_moves():
-    made = make_plan(
+    made = plan_of(
         sizes={"a": 100, "b": 100},
         shape=(13,),
         task=Classification(2),
@@ -220,7 +220,7 @@ def test_a_stopped_run_goes_on_with_the_same_noise(policy, tmp_path):
         pass
 
     def stop(row):
-        if row["round"] == 3:
+        if row.round == 3:
             raise StoppedError
 
     kept = Checkpoint(tmp_path / "c.pt", run=made.run)
@@ -233,7 +233,7 @@ def test_a_stopped_run_goes_on_with_the_same_noise(policy, tmp_path):
 
 def test_only_even_spending_is_covered_for_sampled_releases():
     with pytest.raises(InputError, match="spending = late: must be even for rpdp-fl"):
-        make_plan(
+        plan_of(
             sizes={"a": 100, "b": 100},
             shape=(13,),
             task=Classification(2),
@@ -249,7 +249,7 @@ def test_only_even_spending_is_covered_for_sampled_releases():
 def test_only_a_budget_for_the_whole_training_can_move(changes):
     privacy = Privacy(epsilon=0.5, spending=Spending(policy="replan"), **changes.get("privacy", {}))
     with pytest.raises(InputError, match="spending = replan: must be even where a budget"):
-        make_plan(
+        plan_of(
             sizes={"a": 100},
             shape=(13,),
             task=Classification(2),
@@ -261,7 +261,7 @@ def test_only_a_budget_for_the_whole_training_can_move(changes):
 
 def test_without_privacy_there_is_nothing_to_spend():
     made = plan("late", name="fedavg")
-    assert simulate(made, DATA, HOSPITALS).clients()[0]["epsilon_realised"] is None
+    assert simulate(made, DATA, HOSPITALS).clients()[0].epsilon_spent is None
 
 
 def test_growth_is_for_late_alone():

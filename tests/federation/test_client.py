@@ -23,13 +23,13 @@ from pacdp.federation import (
     Privacy,
     Training,
     Workbench,
-    make_plan,
     simulate,
 )
 from pacdp.federation.client import simulated_noise
 from pacdp.methods import Answer, method
-from pacdp.privacy import Adjacency, Guarantee, Ledger, MemoryBook
+from pacdp.privacy import Adjacency, Guarantee, MemoryLedger, SQLiteLedger
 from pacdp.tasks import Classification
+from tests.plans import plan_of
 
 DATA = load("heart")
 HOSPITALS = partition(DATA, "natural")
@@ -45,7 +45,7 @@ def plan(**changes):
         "training": Training(rounds=3, local_epochs=2, batch=64),
         "privacy": Privacy(epsilon=1.0),
     }
-    return make_plan(**parts | changes)
+    return plan_of(**parts | changes)
 
 
 class Spy:
@@ -67,7 +67,7 @@ def test_a_client_answers_with_its_update_and_nothing_else():
     assert reply.noise_scale == 1.0
     assert reply.released == ()
     assert set(reply.update) == {"1.weight", "1.bias"}
-    assert client.book.made(made.run).total() == 2
+    assert client.book.count_releases(made.run).total() == 2
 
 
 def test_it_refuses_after_as_many_answers_as_planned():
@@ -99,7 +99,7 @@ def test_rounds_that_do_not_exist_cost_nothing(number):
     client = Client(0, made, RECORDS[0])
     with pytest.raises(InputError, match="must be a whole number from 0 to 2"):
         client.answer(broadcast(made, number))
-    assert client.book.made(made.run).total() == 0
+    assert client.book.count_releases(made.run).total() == 0
 
 
 def test_models_that_do_not_fit_cost_nothing():
@@ -115,7 +115,7 @@ def test_models_that_do_not_fit_cost_nothing():
     for model in wrong:
         with pytest.raises(InputError, match="parameter"):
             client.answer(Broadcast(0, model))
-    assert client.book.made(made.run).total() == 0
+    assert client.book.count_releases(made.run).total() == 0
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e30])
@@ -319,7 +319,7 @@ def test_a_broadcast_of_the_models_own_tensors():
 def test_many_at_once_get_no_more_than_planned(tmp_path):
     made = plan(privacy=Privacy(epsilon=1.0))
     generous = ledger(tmp_path / "a.ledger", made, epsilon=50.0)
-    books = [generous, Ledger(tmp_path / "a.ledger"), Ledger(tmp_path / "a.ledger")]
+    books = [generous, SQLiteLedger(tmp_path / "a.ledger"), SQLiteLedger(tmp_path / "a.ledger")]
     clients = [Client(0, made, RECORDS[0], book=book) for book in books]
 
     def ask(client):
@@ -331,15 +331,15 @@ def test_many_at_once_get_no_more_than_planned(tmp_path):
 
     with ThreadPoolExecutor(6) as pool:
         assert sum(pool.map(ask, clients * 4)) == 3
-    shared = MemoryBook(Guarantee(epsilon=50.0, adjacency=Adjacency.ZERO_OUT))
+    shared = MemoryLedger(Guarantee(epsilon=50.0, adjacency=Adjacency.ZERO_OUT))
     clients = [Client(0, made, RECORDS[0], book=shared) for _ in range(3)]
     with ThreadPoolExecutor(6) as pool:
         assert sum(pool.map(ask, clients * 4)) == 3
-    assert shared.made(made.run).total() == 6
+    assert shared.count_releases(made.run).total() == 6
 
 
 def test_another_plan_on_the_same_ledger_is_another_run():
-    book = MemoryBook(Guarantee(epsilon=10.0, adjacency=Adjacency.ZERO_OUT))
+    book = MemoryLedger(Guarantee(epsilon=10.0, adjacency=Adjacency.ZERO_OUT))
     for made in (plan(), plan(training=Training(rounds=5, local_steps=1)), plan(again="second")):
         client = Client(0, made, RECORDS[0], book=book)
         for number in range(made.rounds):
@@ -349,7 +349,7 @@ def test_another_plan_on_the_same_ledger_is_another_run():
 
 def test_dropout_does_not_let_one_record_move_the_others():
     """A record that overflows must not change what is drawn for everybody else."""
-    made = make_plan(
+    made = plan_of(
         sizes={"a": 64},
         shape=(3, 8, 8),
         task=Classification(3),
@@ -398,7 +398,7 @@ def test_a_method_without_a_guarantee_cannot_release():
 def ledger(path, made, number=0, **changes):
     budget = made.budget(number)
     terms = {"epsilon": budget.epsilon, "delta": budget.delta, "adjacency": budget.adjacency}
-    return Ledger.create(path, client="cleveland", budget=Guarantee(**terms | changes))
+    return SQLiteLedger.create(path, client="cleveland", budget=Guarantee(**terms | changes))
 
 
 def test_a_ledger_in_a_file_holds_over_restarts(tmp_path):
@@ -411,11 +411,11 @@ def test_a_ledger_in_a_file_holds_over_restarts(tmp_path):
         "from pacdp.data import load, partition\n"
         "from pacdp.errors import BudgetExceededError\n"
         "from pacdp.federation import Broadcast, Client, Plan, Workbench\n"
-        "from pacdp.privacy import Ledger\n"
+        "from pacdp.privacy import SQLiteLedger\n"
         "folder = Path(sys.argv[1])\n"
         "plan, data = Plan.load(folder / 'plan.json'), load('heart')\n"
         "client = Client(0, plan, partition(data, 'natural').of(data)[0],\n"
-        "    book=Ledger(folder / 'a.ledger'), noise=lambda number: SystemNoise())\n"
+        "    book=SQLiteLedger(folder / 'a.ledger'), noise=lambda number: SystemNoise())\n"
         "try:\n"
         "    client.answer(Broadcast(0, Workbench(plan).state()))\n"
         "    print('answered')\n"
@@ -429,7 +429,7 @@ def test_a_ledger_in_a_file_holds_over_restarts(tmp_path):
         for _ in range(4)
     ]
     assert said == ["answered", "answered", "answered", "refused"]
-    state = Ledger(tmp_path / "a.ledger").filter
+    state = SQLiteLedger(tmp_path / "a.ledger").filter
     assert state.realised.epsilon == pytest.approx(1.0, rel=1e-9)
 
 
@@ -441,14 +441,14 @@ def test_the_debit_is_written_before_anything_is_computed(tmp_path):
 
     class Late(Spy):
         def train(self, work):
-            seen.append(Ledger(tmp_path / "a.ledger").made(made.run).total())
+            seen.append(SQLiteLedger(tmp_path / "a.ledger").count_releases(made.run).total())
             raise RuntimeError("killed here")
 
     client.method = Late()
     with pytest.raises(TrainingError, match="client cleveland, round 1, step 1: RuntimeError: kil"):
         client.answer(broadcast(made))
     assert seen == [2]
-    assert Ledger(tmp_path / "a.ledger").made(made.run).total() == 2
+    assert SQLiteLedger(tmp_path / "a.ledger").count_releases(made.run).total() == 2
 
 
 @pytest.mark.parametrize(
@@ -468,7 +468,7 @@ def test_a_ledger_on_other_terms_is_refused(tmp_path, changes, name):
 
 def test_a_poorer_ledger_refuses_before_anything_leaves():
     made = plan()
-    book = MemoryBook(Guarantee(epsilon=0.1, adjacency=Adjacency.ZERO_OUT))
+    book = MemoryLedger(Guarantee(epsilon=0.1, adjacency=Adjacency.ZERO_OUT))
     client = Client(0, made, RECORDS[0], book=book)
     with pytest.raises(BudgetExceededError, match="would reach"):
         client.answer(broadcast(made))
@@ -536,7 +536,7 @@ def test_a_durable_ledger_refuses_seeded_noise(tmp_path, later):
 
     with pytest.raises(InputError, match="ledger is durable, so its noise must be SystemNoise"):
         answer()
-    assert Ledger(tmp_path / "a.ledger").head == head
+    assert SQLiteLedger(tmp_path / "a.ledger").head == head
 
 
 def test_a_simulation_on_durable_ledgers_has_the_systems_noise(tmp_path):
@@ -544,7 +544,9 @@ def test_a_simulation_on_durable_ledgers_has_the_systems_noise(tmp_path):
     models = []
     for run in range(2):
         books = [
-            Ledger.create(tmp_path / f"{run}-{n}.ledger", client=task.name, budget=made.budget(n))
+            SQLiteLedger.create(
+                tmp_path / f"{run}-{n}.ledger", client=task.name, budget=made.budget(n)
+            )
             for n, task in enumerate(made.clients)
         ]
         models.append(simulate(made, DATA, HOSPITALS, books=books).model)

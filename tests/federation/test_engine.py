@@ -20,13 +20,13 @@ from pacdp.federation import (
     Spending,
     Training,
     Workbench,
-    make_plan,
     simulate,
 )
 from pacdp.federation.engines.base import choose_engine
 from pacdp.methods import METHODS, method
 from pacdp.methods.fixed import Fixed
 from pacdp.tasks import Regression
+from tests.plans import plan_of
 
 pytestmark = pytest.mark.usefixtures("two_threads")
 HEART = load("heart")
@@ -59,7 +59,7 @@ def plan(parts, data, **changes):
         "training": Training(rounds=3, local_epochs=2, batch=64),
         "privacy": Privacy(epsilon=1.0),
     }
-    return make_plan(**values | changes)
+    return plan_of(**values | changes)
 
 
 def same(one, other):
@@ -67,9 +67,9 @@ def same(one, other):
     for name, value in one.model.items():
         torch.testing.assert_close(value, other.model[name], rtol=1e-4, atol=1e-5)
     for mine, theirs in zip(one.clients(), other.clients(), strict=True):
-        for key in ("epsilon_realised", "releases", "refused", "failed", "mu_realised"):
-            assert mine[key] == theirs[key], key
-    assert [row["answered"] for row in one.history] == [row["answered"] for row in other.history]
+        for key in ("epsilon_spent", "releases", "refused", "failed", "mu_spent"):
+            assert getattr(mine, key) == getattr(theirs, key), key
+    assert [row.answered for row in one.history] == [row.answered for row in other.history]
 
 
 @settings(max_examples=25, deadline=None)
@@ -336,4 +336,4 @@ def test_whether_a_client_answers_depends_on_no_record(label, engine):
         if value.shape == (2, 4):
             value[0], value[1] = -large, large
     result = simulate(made, data, parts, initial=weights, engine=engine)
-    assert result.history[0]["answered"] == 1
+    assert result.history[0].answered == 1

@@ -7,13 +7,14 @@ import pytest
 
 from pacdp.data import load, partition
 from pacdp.errors import InputError
-from pacdp.federation import Privacy, Training, make_plan, simulate
+from pacdp.federation import Privacy, Training, simulate
 from pacdp.federation.configuration import HotStart, Model
 from pacdp.federation.evaluation import accuracy_by_client, evaluate
 from pacdp.federation.hot_start import hot_start
 from pacdp.federation.local_model import Workbench
 from pacdp.methods import method
 from pacdp.tasks import Classification
+from tests.plans import plan_of
 
 
 def test_what_clients_see():
@@ -34,7 +35,7 @@ def test_what_clients_see():
 def test_hot_start_says_how_good_it_is_before_any_private_record():
     data = load("heart")
     hospitals = partition(data, "natural")
-    plan = make_plan(
+    plan = plan_of(
         sizes=hospitals.named_sizes,
         shape=data.shape,
         task=Classification(2),
@@ -59,7 +60,7 @@ def test_test_records_move_nothing_but_the_scores():
     """No round is picked and nothing is stopped by what they say."""
     data = load("heart")
     hospitals = partition(data, "natural")
-    plan = make_plan(
+    plan = plan_of(
         sizes=hospitals.named_sizes,
         shape=data.shape,
         task=Classification(2),
@@ -73,4 +74,4 @@ def test_test_records_move_nothing_but_the_scores():
     assert len(one.history) == len(other.history) == 6
     assert all(np.array_equal(one.model[name], other.model[name]) for name in one.model)
     # What is returned is the last model, however good an earlier one looked.
-    assert one.metrics["accuracy"] == one.history[-1]["accuracy"]
+    assert one.metrics["accuracy"] == one.history[-1].metrics["accuracy"]

@@ -11,12 +11,13 @@ from scipy.stats import binom
 
 from pacdp.data import load, partition
 from pacdp.errors import DataError, InputError
-from pacdp.federation import Aggregation, Levels, Plan, Privacy, Training, make_plan, simulate
+from pacdp.federation import Aggregation, Levels, Plan, Privacy, Training, simulate
 from pacdp.federation.budgets import deal_budgets
 from pacdp.federation.client_sampling import participants, participation_cap
 from pacdp.methods import method
 from pacdp.privacy import account, calibrate
 from pacdp.tasks import Classification
+from tests.plans import plan_of
 
 HEART = load("heart")
 HOSPITALS = partition(HEART, "natural")
@@ -31,7 +32,7 @@ def plan(**changes):
         "training": Training(rounds=5, local_steps=1),
         "privacy": Privacy(epsilon=1.0),
     }
-    return make_plan(**parts | changes)
+    return plan_of(**parts | changes)
 
 
 def test_levels_by_largest_remainder():
@@ -164,8 +165,8 @@ def test_a_budget_per_release_says_what_the_whole_costs():
     assert made.budget(0).epsilon == pytest.approx(account(one.times(5)).epsilon, rel=1e-6)
     result = simulate(made, HEART, HOSPITALS)
     client = result.clients()[0]
-    assert (client["label"], client["epsilon_budget"], client["refused"]) == ("per-release", 0.1, 0)
-    assert client["epsilon_realised"] > 0.2
+    assert (client.label, client.epsilon_budget, client.refused) == ("per-release", 0.1, 0)
+    assert client.epsilon_spent > 0.2
 
 
 def test_the_uniform_baseline_keeps_every_promise():
@@ -242,13 +243,13 @@ def test_no_plan_ever_exceeds_a_budget(
     result = simulate(*(made, HEART, HOSPITALS), failure_rate=failures, evaluate_every=rounds)
     for number, client in enumerate(result.clients()):
         task = made.clients[number]
-        assert client["epsilon_realised"] <= client["epsilon_budget"]
-        assert client["epsilon_planned"] <= client["epsilon_budget"]
-        assert client["releases"] <= client["releases_planned"] == task.releases
-        if client["releases"]:
+        assert client.epsilon_spent <= client.epsilon_budget
+        assert client.epsilon_planned <= client.epsilon_budget
+        assert client.releases <= client.releases_planned == task.releases
+        if client.releases:
             (each,) = made.participation(number)
-            certified = account(each.times(client["releases"])).epsilon
-            assert client["epsilon_realised"] == pytest.approx(certified, rel=1e-12)
+            certified = account(each.times(client.releases)).epsilon
+            assert client.epsilon_spent == pytest.approx(certified, rel=1e-12)
         # Who refuses was asked more often than planned, which balanced sampling never does.
         if sampling == "balanced" or cap == "rounds":
-            assert client["refused"] == 0
+            assert client.refused == 0

@@ -19,20 +19,20 @@ from pacdp.federation import (
     Server,
     Training,
     Workbench,
-    make_plan,
     simulate,
 )
 from pacdp.federation.client import simulated_noise
 from pacdp.federation.weights import client_weights
 from pacdp.methods import method
 from pacdp.tasks import Classification
+from tests.plans import plan_of
 
 SIZES = {"a": 100, "b": 300, "c": 50}
 RULES = get_args(Aggregation.model_fields["weights"].annotation)
 
 
 def plan(epsilon=(0.1, 1.0, 5.0), name="fixed", **server):
-    return make_plan(
+    return plan_of(
         sizes=SIZES,
         shape=(3,),
         task=Classification(2),
@@ -170,7 +170,7 @@ def test_a_broadcast_cannot_be_changed_from_outside():
 def test_a_run_goes_on_without_those_who_fail_or_refuse():
     data = load("heart")
     hospitals = partition(data, "natural")
-    made = make_plan(
+    made = plan_of(
         sizes=hospitals.named_sizes,
         shape=data.shape,
         task=Classification(2),
@@ -184,18 +184,18 @@ def test_a_run_goes_on_without_those_who_fail_or_refuse():
     result = simulate(made, data, hospitals, failure_rate=0.3)
     assert sum(result.refused.values()) > 0
     assert sum(result.failed.values()) > 0
-    answered = sum(row["answered"] for row in result.history)
+    answered = sum(row.answered for row in result.history)
     lost = sum(result.refused.values()) + sum(result.failed.values())
     assert answered + lost == 12 * 2
     # Some of those who failed had paid: their releases are in the book, and not in the model.
-    paid = sum(client["releases"] for client in result.clients())
+    paid = sum(client.releases for client in result.clients())
     assert answered <= paid <= answered + sum(result.failed.values())
 
 
 def test_reads_like_algorithm_1():
     data = load("heart")
     hospitals = partition(data, "natural")
-    made = make_plan(
+    made = plan_of(
         sizes=hospitals.named_sizes,
         shape=data.shape,
         task=Classification(2),

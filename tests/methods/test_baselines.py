@@ -20,20 +20,20 @@ from pacdp.federation import (
     Server,
     Training,
     Workbench,
-    make_plan,
     simulate,
 )
 from pacdp.methods import METHODS, Answer, Method, method, register
 from pacdp.privacy import (
     Adjacency,
     Guarantee,
-    MemoryBook,
+    MemoryLedger,
     Release,
     account,
     calibrate,
     total_mu,
 )
 from pacdp.tasks import Classification
+from tests.plans import plan_of
 
 HEART = load("heart")
 HOSPITALS = partition(HEART, "natural")
@@ -43,7 +43,7 @@ CURVE = {"curve": {"family": "power", "coefficients": [1.0, 0.4]}}
 
 def plan(name, data=HEART, split=HOSPITALS, rounds=4, epsilon=1.0, given=None, **training):
     training = {"local_epochs": 2, "batch": 64} | training
-    return make_plan(
+    return plan_of(
         sizes=split.named_sizes,
         shape=data.shape,
         task=data.task,
@@ -64,26 +64,26 @@ def test_every_method_keeps_every_budget(name, set_name):
     result = simulate(made, data, split)
     for number, client in enumerate(result.clients()):
         if not METHODS[name].private:
-            assert client["epsilon_realised"] is client["epsilon_budget"] is None
+            assert client.epsilon_spent is client.epsilon_budget is None
             assert result.books[number] is None
             continue
-        assert client["refused"] == 0
-        assert client["releases"] == made.clients[number].releases > 0
-        assert client["epsilon_realised"] == pytest.approx(client["epsilon_planned"], rel=1e-9)
+        assert client.refused == 0
+        assert client.releases == made.clients[number].releases > 0
+        assert client.epsilon_spent == pytest.approx(client.epsilon_planned, rel=1e-9)
         book = result.books[number].filter
         assert book.charged.epsilon <= book.budget.epsilon
         if METHODS[name].label:
-            assert client["label"] == name
-            assert book.budget.epsilon >= client["epsilon_planned"]
+            assert client.label == name
+            assert book.budget.epsilon >= client.epsilon_planned
         else:
-            assert client["epsilon_realised"] <= client["epsilon_budget"]
-            assert book.budget.epsilon == client["epsilon_budget"]
+            assert client.epsilon_spent <= client.epsilon_budget
+            assert book.budget.epsilon == client.epsilon_budget
     assert all(bool(torch.isfinite(value).all()) for value in result.model.values())
     if METHODS[name].private:
         # What a round says was spent is no less than what any client realised.
-        realised = max(client["epsilon_realised"] for client in result.clients())
-        assert result.history[-1]["epsilon_spent"] >= realised * (1 - 1e-9)
-        assert result.history[-1]["adjacency"] == "zero-out"
+        realised = max(client.epsilon_spent for client in result.clients())
+        assert result.history[-1].epsilon_spent >= realised * (1 - 1e-9)
+        assert result.history[-1].adjacency == "zero-out"
 
 
 @given(
@@ -97,7 +97,7 @@ def test_every_method_keeps_every_budget(name, set_name):
 )
 @settings(max_examples=20)
 def test_no_rival_overspends(name, rounds, epsilon, adjacency, failures, seed):
-    made = make_plan(
+    made = plan_of(
         sizes=HOSPITALS.named_sizes,
         shape=HEART.shape,
         task=Classification(2),
@@ -108,8 +108,8 @@ def test_no_rival_overspends(name, rounds, epsilon, adjacency, failures, seed):
     )
     result = simulate(made, HEART, HOSPITALS, failure_rate=failures, evaluate_every=rounds)
     for client, book in zip(result.clients(), result.books, strict=True):
-        assert client["epsilon_realised"] <= client["epsilon_planned"] <= client["epsilon_budget"]
-        assert book.filter.charged.epsilon <= client["epsilon_budget"]
+        assert client.epsilon_spent <= client.epsilon_planned <= client.epsilon_budget
+        assert book.filter.charged.epsilon <= client.epsilon_budget
 
 
 def answer(made, number=0, **settings):
@@ -149,7 +149,7 @@ def test_nbafl_by_hand():
 
 def test_nbafl_replace_one_costs_the_same():
     both = [
-        make_plan(
+        plan_of(
             sizes=HOSPITALS.named_sizes,
             shape=HEART.shape,
             task=Classification(2),
@@ -259,7 +259,7 @@ def test_a_sampled_release_must_be_of_a_sample(wrong):
 
 def test_a_sampled_plan_needs_a_ledger_of_its_own():
     budget = Guarantee(epsilon=5.0, adjacency=Adjacency.ZERO_OUT)
-    book = MemoryBook(budget)
+    book = MemoryLedger(budget)
     book.reserve(calibrate(epsilon=1.0, releases=1).release(), run="before")
     work = {"local_epochs": None, "local_steps": 2}
     made = plan("rpdp-fl", epsilon=(0.5, 4.0, 4.0, 4.0), rounds=1, **work)
@@ -270,7 +270,7 @@ def test_a_sampled_plan_needs_a_ledger_of_its_own():
 
 def test_rpdp_needs_a_total_budget():
     with pytest.raises(InputError, match="needs a total budget"):
-        make_plan(
+        plan_of(
             sizes={"a": 10},
             shape=(3,),
             task=Classification(2),
@@ -283,7 +283,7 @@ def test_rpdp_needs_a_total_budget():
 @pytest.mark.parametrize("name", ["cgm-median", "aqc"])
 @pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
 def test_counts_and_gradients_share_the_budget(name, adjacency):
-    made = make_plan(
+    made = plan_of(
         sizes=HOSPITALS.named_sizes,
         shape=HEART.shape,
         task=Classification(2),
@@ -368,13 +368,13 @@ def test_a_bound_that_is_none_costs_nothing(name, wrong):
     for public in ({}, {"bounds": [wrong] * 4, "bound": wrong}, {"bounds": [], "bound": wrong}):
         with pytest.raises(InputError, match="bound"):
             client.answer(Broadcast(0, Workbench(made).state(), public))
-    assert client.book.made(made.run).total() == 0
+    assert client.book.count_releases(made.run).total() == 0
 
 
 def test_reading_the_quantile_for_free_certifies_nothing():
     made = plan("non-private-quantile", epsilon=0.1)
     result = simulate(made, HEART, HOSPITALS)
-    assert {client["epsilon_realised"] for client in result.clients()} == {None}
+    assert {client.epsilon_spent for client in result.clients()} == {None}
     assert made.clients[0].noise_multiplier > 10  # and still the noise of its budget
 
 
@@ -398,7 +398,7 @@ def test_a_method_of_ones_own():
     try:
         made = plan("normalised", given={})
         result = simulate(made, HEART, HOSPITALS)
-        assert result.clients()[0]["epsilon_realised"] == pytest.approx(1.0, rel=1e-9)
+        assert result.clients()[0].epsilon_spent == pytest.approx(1.0, rel=1e-9)
     finally:
         del METHODS["normalised"]
 
@@ -423,9 +423,9 @@ def test_noise_once_adds_the_noise_of_a_step_and_is_charged_what_that_is_worth()
     assert release.z == pytest.approx(sigma / (2 * upload))
     result = simulate(made, HEART, HOSPITALS)
     client = result.clients()[0]
-    assert client["label"] == "noise-once"
-    assert client["epsilon_realised"] == pytest.approx(account(release.times(3)).epsilon)
-    assert client["epsilon_realised"] > 10 * epsilon
+    assert client.label == "noise-once"
+    assert client.epsilon_spent == pytest.approx(account(release.times(3)).epsilon)
+    assert client.epsilon_spent > 10 * epsilon
     with pytest.raises(InputError, match="whole local epochs"):
         plan("noise-once", local_epochs=None, local_steps=7)
 
@@ -433,8 +433,8 @@ def test_noise_once_adds_the_noise_of_a_step_and_is_charged_what_that_is_worth()
 @pytest.mark.parametrize("name", ["nbafl", "nbafl-original", "noise-once"])
 def test_an_upload_is_divided_by_nothing(name):
     """Its signal is at most C and its noise σ·√d, whatever the number of records."""
-    from pacdp.experiments.cost import signal_to_noise
+    from pacdp.federation.results import signal_to_noise
 
     made = plan(name)
     task = made.clients[0]
-    assert signal_to_noise(made, 28)[0] == pytest.approx(1 / (task.noise_multiplier * 28**0.5))
+    assert signal_to_noise(task, 28) == pytest.approx(1 / (task.noise_multiplier * 28**0.5))

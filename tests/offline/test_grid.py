@@ -16,14 +16,14 @@ from pacdp.federation import (
     Privacy,
     Spending,
     Training,
-    make_plan,
 )
 from pacdp.methods import method
-from pacdp.offline import Axis, Cell, Grid, Offline, Setting, fit_curve
+from pacdp.offline import Axis, Cell, Grid, Offline, fit_curve
 from pacdp.offline.grid import Kept, in_process, run_grid
 from pacdp.offline.grid_simulation import can_stack_plan, score_pairs
 from pacdp.report.figures.curve import draw_curve
 from pacdp.tasks import Classification
+from tests.plans import plan_of, proxy_task_of
 
 HEART = load("heart")
 SIZES = partition(HEART, "natural").named_sizes
@@ -42,7 +42,7 @@ def setting(**changes):
         "model": Model(name="logistic"),
         "privacy": Privacy(),
     }
-    return Setting(**parts | changes)
+    return proxy_task_of(**parts | changes)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_the_proxy_has_clients_of_the_runs_own_sizes():
     counts = np.unique(np.array([row.tobytes() for row in data.train.features]), return_counts=True)
     assert set(counts[1]) <= {1, 2}
     assert made.plan(0.5, 1.0, 0).clients[1].noise_multiplier == pytest.approx(
-        make_plan(
+        plan_of(
             sizes={"a": 900, "b": 50},
             shape=(13,),
             task=Classification(2),
@@ -202,7 +202,7 @@ def plan_with(curve, **changes):
         "model": Model(name="logistic"),
         "privacy": Privacy(epsilon=0.5),
     }
-    return make_plan(**parts | changes)
+    return plan_of(**parts | changes)
 
 
 @pytest.mark.parametrize(

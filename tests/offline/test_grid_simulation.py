@@ -6,11 +6,12 @@ import torch
 
 from pacdp.curve import Curve
 from pacdp.data import Dataset, Provenance, Records, load, partition
-from pacdp.federation import Aggregation, Model, Optimiser, Privacy, Training, make_plan, simulate
+from pacdp.federation import Aggregation, Model, Optimiser, Privacy, Training, simulate
 from pacdp.federation.local_model import Workbench
 from pacdp.methods import method
 from pacdp.offline.grid_simulation import GridSimulation, can_stack_plan, score_plans
 from pacdp.tasks import Classification, Regression
+from tests.plans import plan_of
 
 pytestmark = pytest.mark.usefixtures("two_threads")
 DATA = load("synthetic", records=1000, features=8, clients=4)
@@ -31,7 +32,7 @@ def plan(seed, **changes):
         "model": Model(name="logistic", settings={"bias": 0.0}),
         "seed": seed,
     }
-    return make_plan(**parts | changes)
+    return plan_of(**parts | changes)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +85,7 @@ def test_regression_in_the_grid_moves_weights_as_a_single_run_does():
         provenance=Provenance(source="generated", licence="public domain"),
     )
     split = partition(data, "iid", clients=2)
-    made = make_plan(
+    made = plan_of(
         sizes=split.named_sizes,
         shape=(4,),
         task=Regression(),

@@ -19,8 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pacdp.errors import BudgetExceededError, InputError, LedgerError
-from pacdp.privacy import Adjacency, Guarantee, Ledger, Release, account, calibrate
-from pacdp.privacy.hash_chain import Chain
+from pacdp.privacy import Adjacency, Guarantee, Release, SQLiteLedger, account, calibrate
+from pacdp.privacy.hash_chain import HashChain
 
 ZERO_OUT = Adjacency.ZERO_OUT
 BUDGET = Guarantee(epsilon=0.5, adjacency=ZERO_OUT)
@@ -35,7 +35,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def ledger(path):
-    return Ledger.create(path, client="a", budget=BUDGET)
+    return SQLiteLedger.create(path, client="a", budget=BUDGET)
 
 
 def edit(path, statement, *, triggers=()):
@@ -52,7 +52,7 @@ def edit(path, statement, *, triggers=()):
 def test_what_is_written_is_read_back(path, ledger):
     ledger.reserve(RELEASE.times(5), run="one", label="test")
     ledger.set_budget(0.6, reason="asked by the board")
-    again = Ledger(path)
+    again = SQLiteLedger(path)
     assert again.client == "a"
     assert again.filter == ledger.filter
     assert again.head == ledger.head
@@ -67,7 +67,7 @@ def test_the_last_release_fits_and_the_next_is_refused(path, ledger):
         ledger.reserve(RELEASE, run="one")
     with pytest.raises(BudgetExceededError, match=r"a\.ledger: would reach .* left: 0 releases"):
         ledger.reserve(RELEASE, run="one")
-    assert Ledger(path).filter.spent.total() == 60
+    assert SQLiteLedger(path).filter.spent.total() == 60
 
 
 def test_releases_that_go_together_are_taken_together_or_not_at_all(path, ledger):
@@ -75,24 +75,24 @@ def test_releases_that_go_together_are_taken_together_or_not_at_all(path, ledger
     ledger.reserve(RELEASE, count, run="one")
     with pytest.raises(BudgetExceededError):
         ledger.reserve(count, RELEASE.times(60), run="one")
-    assert Ledger(path).filter.spent.total() == 2
+    assert SQLiteLedger(path).filter.spent.total() == 2
 
 
 def test_several_runs_draw_on_one_ledger(path, ledger):
-    other = Ledger(path)
+    other = SQLiteLedger(path)
     ledger.reserve(RELEASE.times(30), run="one")
     other.reserve(RELEASE.times(30), run="two")
     with pytest.raises(BudgetExceededError):
         ledger.reserve(RELEASE, run="one")
     # A refusal is decided by the file, so the stale one still counts the other's releases.
-    assert Ledger(path).filter.spent.total() == 60
+    assert SQLiteLedger(path).filter.spent.total() == 60
 
 
 def test_a_frozen_plan_survives_in_the_file(path, ledger):
     coin = Release.clipped_sum(noise_multiplier=10, count=9, sampling_rate=0.1, adjacency=ZERO_OUT)
     ledger.freeze(coin, run="sampled")
     ledger.reserve(coin.times(9), run="sampled")
-    again = Ledger(path)
+    again = SQLiteLedger(path)
     assert again.filter.affordable(coin) == 0
     with pytest.raises(BudgetExceededError, match="frozen plan"):
         again.reserve(coin.times(1), run="sampled")
@@ -105,8 +105,8 @@ def test_the_budget_changes_by_an_entry_and_not_below_what_is_spent(path, ledger
     with pytest.raises(InputError, match="must be"):
         ledger.set_budget(float("nan"))
     ledger.set_budget(0.4)
-    assert Ledger(path).filter.budget.epsilon == 0.4
-    assert len(Ledger(path).entries) == 3
+    assert SQLiteLedger(path).filter.budget.epsilon == 0.4
+    assert len(SQLiteLedger(path).entries) == 3
 
 
 def test_a_budget_that_cannot_be_represented_is_refused_and_not_written(path, ledger):
@@ -119,36 +119,36 @@ def test_a_budget_that_cannot_be_represented_is_refused_and_not_written(path, le
     other = path.with_name("b.ledger")
     for wrong in ({"epsilon": 1e308}, {"epsilon": 0.5, "delta": 1 - 1e-16}):
         with pytest.raises(InputError, match="must be"):
-            Ledger.create(other, client="b", budget=Guarantee(adjacency=ZERO_OUT, **wrong))
+            SQLiteLedger.create(other, client="b", budget=Guarantee(adjacency=ZERO_OUT, **wrong))
         assert not other.exists()
 
 
 @pytest.mark.parametrize("number", [np.float32(0.75), np.int64(1), np.array(0.75)])
 def test_a_budget_may_be_any_kind_of_number(path, ledger, number):
     ledger.set_budget(number)
-    assert Ledger(path).filter.budget.epsilon == float(number)
+    assert SQLiteLedger(path).filter.budget.epsilon == float(number)
 
 
 @pytest.mark.parametrize("client", ["", "  ", "a\nb"])
 def test_a_ledger_needs_a_name(path, client):
     with pytest.raises(InputError, match="client"):
-        Ledger.create(path, client=client, budget=BUDGET)
+        SQLiteLedger.create(path, client=client, budget=BUDGET)
     assert not path.exists()
 
 
 def test_nothing_is_created_for_a_budget_that_is_none(path):
     with pytest.raises(InputError, match="budget must be > 0"):
-        Ledger.create(path, client="a", budget=Guarantee(epsilon=0, adjacency=ZERO_OUT))
+        SQLiteLedger.create(path, client="a", budget=Guarantee(epsilon=0, adjacency=ZERO_OUT))
     assert not path.exists()
 
 
 def test_creating_never_touches_what_exists(path):
     path.write_text("precious")
     with pytest.raises(LedgerError, match="exists already"):
-        Ledger.create(path, client="a", budget=BUDGET)
+        SQLiteLedger.create(path, client="a", budget=BUDGET)
     assert path.read_text() == "precious"
     with pytest.raises(LedgerError, match="cannot be created: No such file or directory"):
-        Ledger.create(path.parent / "no" / "where", client="a", budget=BUDGET)
+        SQLiteLedger.create(path.parent / "no" / "where", client="a", budget=BUDGET)
 
 
 def test_the_file_is_the_clients_own(path, ledger):
@@ -156,7 +156,7 @@ def test_the_file_is_the_clients_own(path, ledger):
 
 
 def test_every_commit_is_synced_including_the_folder(path, ledger):
-    with Chain(path)._connection() as connection:
+    with HashChain(path)._connection() as connection:
         assert connection.execute("PRAGMA synchronous").fetchone() == (3,)
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("delete",)
 
@@ -175,7 +175,7 @@ def test_every_commit_is_synced_including_the_folder(path, ledger):
 def test_foreign_files_are_refused_by_name(path, content, reason):
     path.write_bytes(content)
     with pytest.raises(LedgerError, match=reason) as refusal:
-        Ledger(path)
+        SQLiteLedger(path)
     assert str(path) in str(refusal.value)
 
 
@@ -183,25 +183,25 @@ def test_other_databases_are_refused(path):
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE entries (x)")
     with pytest.raises(LedgerError, match="but not a pacdp ledger"):
-        Ledger(path)
+        SQLiteLedger(path)
 
 
 def test_missing_files_and_folders_are_refused(tmp_path):
     with pytest.raises(LedgerError, match="No such file"):
-        Ledger(tmp_path / "nothing")
+        SQLiteLedger(tmp_path / "nothing")
     with pytest.raises(LedgerError, match="is not a file"):
-        Ledger(tmp_path)
+        SQLiteLedger(tmp_path)
 
 
 def test_a_pipe_is_refused_and_not_waited_for(path):
     os.mkfifo(path)
     with pytest.raises(LedgerError, match="is not a file"):
-        Ledger(path)
+        SQLiteLedger(path)
 
 
 def test_a_head_is_a_whole_hash(path, ledger):
     with pytest.raises(InputError, match="64 hexadecimal digits"):
-        Ledger(path, head=ledger.head[:8])
+        SQLiteLedger(path, head=ledger.head[:8])
 
 
 def test_entries_can_be_neither_changed_nor_deleted(path, ledger):
@@ -226,19 +226,19 @@ def test_careless_edits_are_noticed(path, ledger, statement, trigger):
     ledger.reserve(RELEASE, run="one")
     edit(path, statement, triggers=[trigger])
     with pytest.raises(LedgerError, match="is damaged"):
-        Ledger(path)
+        SQLiteLedger(path)
 
 
 def test_a_missing_guard_is_noticed(path, ledger):
     edit(path, "DROP TRIGGER entries_are_never_deleted")
     with pytest.raises(LedgerError, match="tables are not those of a ledger"):
-        Ledger(path)
+        SQLiteLedger(path)
 
 
 def test_a_newer_format_is_refused(path, ledger):
     edit(path, "PRAGMA user_version = 2")
     with pytest.raises(LedgerError, match="has ledger format 2, this version reads 1"):
-        Ledger(path)
+        SQLiteLedger(path)
 
 
 @pytest.mark.parametrize(
@@ -254,16 +254,16 @@ def test_a_newer_format_is_refused(path, ledger):
     ],
 )
 def test_well_chained_nonsense_is_refused(path, ledger, body):
-    Chain(path).append(ledger._last, lambda _: [body])
+    HashChain(path).append(ledger._last, lambda _: [body])
     with pytest.raises(LedgerError, match="is damaged: entr"):
-        Ledger(path)
+        SQLiteLedger(path)
 
 
 def test_an_overspent_chain_is_refused(path, ledger):
     content = {"kind": "release", "time": "", "run": "", **RELEASE.times(61).to_dict()}
-    Chain(path).append(ledger._last, lambda _: [json.dumps(content)])
+    HashChain(path).append(ledger._last, lambda _: [json.dumps(content)])
     with pytest.raises(LedgerError, match="is overspent"):
-        Ledger(path)
+        SQLiteLedger(path)
 
 
 def test_an_older_copy_is_noticed_where_the_head_is_known(path, ledger, tmp_path):
@@ -273,9 +273,9 @@ def test_an_older_copy_is_noticed_where_the_head_is_known(path, ledger, tmp_path
     ledger.reserve(RELEASE, run="one")
     newest = ledger.head
     shutil.copy(tmp_path / "backup", path)
-    assert Ledger(path, head=first).head == first
+    assert SQLiteLedger(path, head=first).head == first
     with pytest.raises(LedgerError, match="an older or another copy"):
-        Ledger(path, head=newest)
+        SQLiteLedger(path, head=newest)
     # A process that has the newer state in mind notices by itself.
     with pytest.raises(LedgerError, match="an older or another copy"):
         ledger.reserve(RELEASE, run="one")
@@ -284,13 +284,13 @@ def test_an_older_copy_is_noticed_where_the_head_is_known(path, ledger, tmp_path
 def test_a_known_head_stays_known_as_the_ledger_grows(path, ledger):
     first = ledger.head
     ledger.reserve(RELEASE, run="one")
-    assert Ledger(path, head=first).head == ledger.head != first
+    assert SQLiteLedger(path, head=first).head == ledger.head != first
 
 
 def damaged_or_the_same(path, expected):
     """A damaged file is refused as a ledger error, or the damage touched nothing that counts."""
     try:
-        found = Ledger(path)
+        found = SQLiteLedger(path)
     except LedgerError as error:
         assert str(path) in str(error)  # noqa: PT017
         assert "\n" not in str(error)  # noqa: PT017
@@ -304,7 +304,7 @@ def damaged_or_the_same(path, expected):
 def test_fuzzed_files_are_refused_or_unharmed(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("fuzz")
     path = folder / "a.ledger"
-    ledger = Ledger.create(path, client="a", budget=BUDGET)
+    ledger = SQLiteLedger.create(path, client="a", budget=BUDGET)
     for _ in range(3):
         ledger.reserve(RELEASE, run="one")
     content = bytearray(path.read_bytes())
@@ -332,7 +332,7 @@ def test_every_truncation_is_refused_or_unharmed(path, ledger):
     }:
         path.write_bytes(content[:length])
         with pytest.raises(LedgerError):
-            Ledger(path)
+            SQLiteLedger(path)
 
 
 def test_a_copy_that_cannot_be_written_can_be_read_but_not_spent(path, ledger, tmp_path):
@@ -355,11 +355,11 @@ def test_a_full_disk_refuses_and_loses_nothing(path, ledger):
         with pytest.raises(LedgerError, match="cannot be used"):
             ledger.reserve(RELEASE, run=long_name)
         with pytest.raises(LedgerError, match="cannot be used"):
-            Ledger.create(path.parent / "b.ledger", client="b", budget=BUDGET)
+            SQLiteLedger.create(path.parent / "b.ledger", client="b", budget=BUDGET)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert not (path.parent / "b.ledger").exists()
-    assert Ledger(path).entries == ledger.entries
+    assert SQLiteLedger(path).entries == ledger.entries
     ledger.reserve(RELEASE, run="one")
 
 
@@ -369,10 +369,10 @@ def test_a_full_disk_refuses_and_loses_nothing(path, ledger):
 SPENDER = """
 import sys
 from pacdp.errors import BudgetExceededError
-from pacdp.privacy import Ledger, Release
+from pacdp.privacy import SQLiteLedger, Release
 noise, run = float(sys.argv[2]), sys.argv[3]
 release = Release.clipped_sum(noise_multiplier=noise, adjacency="zero-out")
-ledger = Ledger(sys.argv[1])
+ledger = SQLiteLedger(sys.argv[1])
 print("ready", flush=True)
 sys.stdin.readline()
 try:
@@ -406,7 +406,7 @@ def test_two_processes_cannot_both_take_the_last_release(path, ledger):
     outputs = [process.communicate()[0].split() for process in processes]
     assert all(output[-1] == "refused" for output in outputs)
     got_out = [hash_ for output in outputs for hash_ in output[:-1]]
-    state = Ledger(path)
+    state = SQLiteLedger(path)
     assert len(got_out) == 60
     assert sorted(got_out) == sorted(entry.hash for entry in state.entries[1:])
     assert state.filter.realised.epsilon <= 0.5
@@ -416,14 +416,14 @@ def test_two_processes_cannot_both_take_the_last_release(path, ledger):
 CROWD = """
 import sys, threading
 from pacdp.errors import BudgetExceededError
-from pacdp.privacy import Ledger, Release
+from pacdp.privacy import SQLiteLedger, Release
 release = Release.clipped_sum(noise_multiplier=float(sys.argv[2]), adjacency="zero-out")
 print("ready", flush=True)
 sys.stdin.readline()
 def spend():
     try:
         while True:
-            print(Ledger(sys.argv[1]).reserve(release, run=sys.argv[3])[0].hash, flush=True)
+            print(SQLiteLedger(sys.argv[1]).reserve(release, run=sys.argv[3])[0].hash, flush=True)
     except BudgetExceededError:
         pass
 threads = [threading.Thread(target=spend) for _ in range(3)]
@@ -437,7 +437,7 @@ def test_threads_of_several_processes_share_one_truth(path, ledger):
     for process in processes:
         go(process)
     got_out = [hash_ for process in processes for hash_ in process.communicate()[0].split()]
-    entries = Ledger(path).entries[1:]
+    entries = SQLiteLedger(path).entries[1:]
     assert sorted(got_out) == sorted(entry.hash for entry in entries)
     assert len(entries) == 60
 
@@ -457,14 +457,14 @@ def test_threads_may_share_one_ledger(path, ledger):
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(granted) == sorted(entry.hash for entry in Ledger(path).entries[1:])
+    assert sorted(granted) == sorted(entry.hash for entry in SQLiteLedger(path).entries[1:])
     assert len(granted) == 60
 
 
 def test_a_second_name_is_refused(path, ledger):
     path.with_suffix(".link").hardlink_to(path)
     with pytest.raises(LedgerError, match="has 2 names"):
-        Ledger(path)
+        SQLiteLedger(path)
 
 
 @pytest.mark.parametrize("wrong", [{"run": b"x"}, {"run": "one", "label": 3}])
@@ -487,9 +487,9 @@ def test_kill_9_never_loses_a_release_that_got_out(path, ledger):
             process.send_signal(signal.SIGKILL)
             # Not communicate(), which passes over what readline has read ahead.
             got_out += process.stdout.read().split()
-        entries = Ledger(path).entries
+        entries = SQLiteLedger(path).entries
         recorded = {entry.hash for entry in entries}
         assert recorded.issuperset(got_out)
         # At most the one release that was paid for and killed on its way out.
         assert len(entries) - 1 - len(got_out) <= number + 1
-    assert Ledger(path).filter.spent.total() >= len(got_out) > kills
+    assert SQLiteLedger(path).filter.spent.total() >= len(got_out) > kills

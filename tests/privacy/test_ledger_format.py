@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pacdp.errors import BudgetExceededError
-from pacdp.privacy import Adjacency, Ledger, Release
+from pacdp.privacy import Adjacency, Release, SQLiteLedger
 
 FIXTURES = Path(__file__).parent / "fixtures"
 ZERO_OUT = Adjacency.ZERO_OUT
@@ -38,7 +38,7 @@ def copied(tmp_path):
 def test_gaussian_ledger_opens_with_the_same_epsilon(copied):
     path = copied("format-1-gaussian.ledger")
     before = path.read_bytes()
-    ledger = Ledger(path, head=GAUSSIAN_HEAD)
+    ledger = SQLiteLedger(path, head=GAUSSIAN_HEAD)
     assert ledger.client == "north"
     assert ledger.head == GAUSSIAN_HEAD
     assert [entry.kind for entry in ledger.entries] == [
@@ -54,12 +54,12 @@ def test_gaussian_ledger_opens_with_the_same_epsilon(copied):
 
 def test_gaussian_ledger_keeps_counting(copied):
     path = copied("format-1-gaussian.ledger")
-    ledger = Ledger(path)
+    ledger = SQLiteLedger(path)
     before = list(ledger.entries)
-    assert ledger.made("first").total() == 7
+    assert ledger.count_releases("first").total() == 7
     assert ledger.filter.affordable(PATIENT) == 101
     ledger.reserve(PATIENT.times(101), run="third")
-    again = Ledger(path, head=GAUSSIAN_HEAD)
+    again = SQLiteLedger(path, head=GAUSSIAN_HEAD)
     assert again.filter.spent.total() == 111
     assert again.entries[:-1] == before
     with pytest.raises(BudgetExceededError, match="left: 0 releases"):
@@ -67,7 +67,7 @@ def test_gaussian_ledger_keeps_counting(copied):
 
 
 def test_poisson_ledger_opens_with_the_same_epsilon(copied):
-    ledger = Ledger(copied("format-1-poisson.ledger"), head=POISSON_HEAD)
+    ledger = SQLiteLedger(copied("format-1-poisson.ledger"), head=POISSON_HEAD)
     assert ledger.client == "south"
     assert ledger.head == POISSON_HEAD
     assert [entry.kind for entry in ledger.entries] == ["open", "freeze", "release", "release"]
@@ -79,10 +79,10 @@ def test_poisson_ledger_opens_with_the_same_epsilon(copied):
 
 def test_poisson_ledger_keeps_counting(copied):
     path = copied("format-1-poisson.ledger")
-    ledger = Ledger(path)
+    ledger = SQLiteLedger(path)
     assert ledger.filter.affordable(SAMPLED) == 5
     ledger.reserve(SAMPLED.times(5), run="sampled")
-    again = Ledger(path, head=POISSON_HEAD)
+    again = SQLiteLedger(path, head=POISSON_HEAD)
     # The plan was charged as a whole when it was frozen.
     assert again.filter.charged.epsilon == pytest.approx(POISSON_CHARGED, rel=1e-9)
     with pytest.raises(BudgetExceededError, match="frozen plan"):

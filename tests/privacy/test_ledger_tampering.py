@@ -6,8 +6,8 @@ from contextlib import closing, contextmanager
 import pytest
 
 from pacdp.errors import LedgerError
-from pacdp.privacy import Adjacency, Guarantee, Ledger, Release
-from pacdp.privacy.hash_chain import Chain
+from pacdp.privacy import Adjacency, Guarantee, Release, SQLiteLedger
+from pacdp.privacy.hash_chain import HashChain
 
 BUDGET = Guarantee(epsilon=0.5, adjacency=Adjacency.ZERO_OUT)
 RELEASE = Release.clipped_sum(noise_multiplier=50, adjacency=Adjacency.ZERO_OUT)
@@ -38,7 +38,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def ledger(path):
-    return Ledger.create(path, client="a", budget=BUDGET)
+    return SQLiteLedger.create(path, client="a", budget=BUDGET)
 
 
 def execute(path, *statements):
@@ -96,11 +96,11 @@ def test_debits_go_on_once_the_file_is_repaired(path, ledger):
         ledger.reserve(RELEASE, run="one")
     execute(path, "DROP TRIGGER t")
     ledger.reserve(RELEASE, run="one")
-    assert Ledger(path).filter == ledger.filter
+    assert SQLiteLedger(path).filter == ledger.filter
     assert ledger.filter.spent.total() == 1
 
 
-class Prepared(Chain):
+class Prepared(HashChain):
     """A chain that runs statements on each of its own connections first, and keeps the last one."""
 
     statements: tuple[str, ...] = ()
@@ -128,7 +128,7 @@ def test_temporary_objects_are_refused(path, ledger, statement):
     for operation in (chain.read, lambda: chain.append(ledger._last, lambda _: ["{}"])):
         with pytest.raises(LedgerError, match="tables are not those of a ledger"):
             operation()
-    assert Chain(path).read() == [ledger._last]
+    assert HashChain(path).read() == [ledger._last]
 
 
 @pytest.mark.parametrize("trigger", [DROP_THE_ROW, ADD_A_ROW, DELETE_THE_ROW, CHANGE_THE_ROW])
@@ -155,10 +155,10 @@ def test_entries_go_to_the_file_and_not_to_a_temporary_table_of_that_name(path, 
         return ["{}"]
 
     added = chain.append(ledger._last, shadow)
-    assert Chain(path).read() == [ledger._last, *added]
+    assert HashChain(path).read() == [ledger._last, *added]
 
 
-class Crowded(Chain):
+class Crowded(HashChain):
     """A chain whose connections add an entry of their own before the layout is checked."""
 
     def _check_layout(self, connection):
@@ -172,7 +172,7 @@ def test_a_new_ledger_is_read_back_before_the_commit(path):
     assert not path.exists()
 
 
-class Overtaken(Chain):
+class Overtaken(HashChain):
     """A chain whose new file another process opens first."""
 
     @contextmanager

@@ -85,7 +85,7 @@ def background(browser):
 
 
 def test_pointing_at_a_mark_shows_its_value(opened):
-    mean = [run.rows[2]["accuracy"] for run in arms(*METHODS)["fedavg"]]
+    mean = [run.history[2].metrics["accuracy"] for run in arms(*METHODS)["fedavg"]]
     point = opened.find_element(By.CSS_SELECTOR, "[data-tip^='fedavg, round 3']")
     in_view(opened, point)
     assert tip(opened) is None

@@ -1,4 +1,4 @@
-"""What figures show is what the outcomes say, and each point speaks for itself."""
+"""What figures show is what the results say, and each point speaks for itself."""
 
 import re
 import statistics
@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 from matplotlib.colors import to_rgb
 
-from pacdp.report.figures.clients import client_accuracy, client_epsilon, left_over, signal_to_noise
+from pacdp.report.figures.clients import client_accuracy, client_epsilon, signal_to_noise
 from pacdp.report.figures.comparison import (
     accuracy_by_level,
     accuracy_over_rounds,
@@ -19,7 +19,7 @@ from pacdp.report.figures.palette import LOOKS, looks_of
 from pacdp.report.figures.svg import svg
 from pacdp.report.tables import methods_table
 
-from .runs import arms, outcome
+from .runs import arms, run_result
 
 TERMS = "δ = 1e-05, zero-out"
 
@@ -39,7 +39,7 @@ def test_the_line_is_the_mean_over_seeds():
     picture = accuracy_over_rounds(made)
     (points,) = drawn(picture).values()
     for place, (number, height) in enumerate(points):
-        both = [run.rows[place]["accuracy"] for run in made["fixed"]]
+        both = [run.history[place].metrics["accuracy"] for run in made["fixed"]]
         assert number == place + 1
         assert height == pytest.approx(100 * statistics.fmean(both))
     said = picture.numbers.rows[-1][1]
@@ -50,7 +50,7 @@ def test_every_seed_is_a_point():
     made = arms("fixed", "fedavg")
     groups = list(drawn(final_by_method(made)).values())
     assert [len(points) for points in groups] == [2, 1, 2, 1]
-    assert [x for x, _ in groups[0]] == [100 * run.result["accuracy"] for run in made["fixed"]]
+    assert [x for x, _ in groups[0]] == [100 * run.accuracy for run in made["fixed"]]
 
 
 def test_points_on_the_page_are_in_the_order_of_their_words():
@@ -73,7 +73,7 @@ def test_points_on_the_page_are_in_the_order_of_their_words():
 
 
 def test_thresholds_are_those_of_the_method():
-    one = outcome("pac-dp")
+    one = run_result("pac-dp")
     left, right = {}, {}
     for gid, points in drawn(thresholds([one])).items():
         (left, right)[int(gid.split("-")[1]) % 2][gid] = points
@@ -91,7 +91,7 @@ def test_trackers_show_where_noised_counts_led(method):
     runs = arms(method)[method]
     first = next(iter(drawn(thresholds(runs)).values()))
     found = [
-        statistics.fmean(run.rows[number]["clipping_bound"] for run in runs) for number in range(3)
+        statistics.fmean(run.history[number].clipping_bound for run in runs) for number in range(3)
     ]
     assert [bound for _, bound in first] == pytest.approx(found)
     assert len(set(found)) == 3
@@ -144,7 +144,7 @@ def test_every_axis_has_a_name_and_every_epsilon_its_terms():
     made = arms("pac-dp", "fixed")
     pictures = [
         *(accuracy_over_rounds(made), accuracy_by_level(made), signal_to_noise(made)),
-        *(client_epsilon(outcome()), client_accuracy(outcome()), thresholds(made["pac-dp"])),
+        *(client_epsilon(run_result()), client_accuracy(run_result()), thresholds(made["pac-dp"])),
         by_epsilon({"fixed": {0.1: [0.5]}}, terms=TERMS),
     ]
     for picture in pictures:
@@ -164,8 +164,13 @@ def test_a_figure_stays_as_it_was_when_it_is_put_into_a_page():
 
 
 def test_what_is_left_of_a_budget():
-    client = {"epsilon_budget": 1.0, "epsilon_realised": 1 - 1e-12, "label": ""}
-    assert left_over(client) == 0
-    assert left_over({**client, "epsilon_realised": 0.75}) == 0.25
-    assert left_over({**client, "label": "per-release"}) is None
-    assert left_over({**client, "epsilon_budget": None}) is None
+    client = run_result().clients[0]
+
+    def left(**changes):
+        held = {"epsilon_budget": 1.0, "epsilon_spent": 1 - 1e-12, "label": ""}
+        return client.model_copy(update=held | changes).epsilon_left
+
+    assert left() == 0
+    assert left(epsilon_spent=0.75) == 0.25
+    assert left(label="per-release") is None
+    assert left(epsilon_budget=None) is None

@@ -8,7 +8,6 @@ import pytest
 
 from pacdp.curve import Curve
 from pacdp.errors import InputError
-from pacdp.experiments import Outcome
 from pacdp.report import arms_of, page
 from pacdp.report.figures.clients import client_epsilon
 from pacdp.report.figures.comparison import accuracy_over_rounds, by_epsilon
@@ -16,7 +15,7 @@ from pacdp.report.figures.svg import svg
 from pacdp.report.tables import clients_table
 from pacdp.storage import write_whole
 
-from .runs import arms, outcome, renamed
+from .runs import arms, renamed, run_result
 
 EVIL = "<script>alert(1)</script>"
 VERSIONS = {"pacdp": "1"}
@@ -91,7 +90,7 @@ def test_every_figure_has_words_and_numbers(html):
         assert "<desc" in figure
 
 
-def test_the_same_outcomes_give_the_same_bytes():
+def test_the_same_results_give_the_same_bytes():
     made = [page("Heart", arms("pac-dp", "fixed"), versions=VERSIONS) for _ in range(2)]
     assert made[0] == made[1]
     assert page("Heart", arms("pac-dp"), versions={**VERSIONS, "time": "noon"}) == page(
@@ -100,7 +99,7 @@ def test_the_same_outcomes_give_the_same_bytes():
 
 
 def test_names_are_text_whatever_they_hold():
-    held = renamed(outcome(), EVIL)
+    held = renamed(run_result(), EVIL)
     made = page(EVIL, {EVIL: [held]}, description=EVIL, commands=[EVIL], notes=[EVIL])
     document = Document(made)
     assert EVIL not in made
@@ -111,7 +110,7 @@ def test_names_are_text_whatever_they_hold():
 
 @pytest.mark.parametrize("name", ["$a$ $\\frac$", "a\x00b\x1b", "病院", "two\nlines", "x" * 300])
 def test_names_that_would_trip_a_drawing(name):
-    held = renamed(outcome(), name)
+    held = renamed(run_result(), name)
     drawn = svg(client_epsilon(held), prefix="a")
     # What is not allowed in a document is replaced, and the rest is there as it is.
     whole = name.replace("\x00", "·").replace("\x1b", "·").replace("\n", "·")
@@ -134,10 +133,8 @@ def test_no_epsilon_without_its_adjacency(html, document):
 
 def test_a_budget_that_is_not_certified_is_called_so(html):
     changes = ('privacy.scope="per-release"',)
-    loud = page("Heart", {"fixed": [outcome("fixed", changes=changes)]})
-    realised = max(
-        c["epsilon_realised"] for c in outcome("fixed", changes=changes).result["clients"]
-    )
+    loud = page("Heart", {"fixed": [run_result("fixed", changes=changes)]})
+    realised = max(c.epsilon_spent for c in run_result("fixed", changes=changes).clients)
     assert "the budget is NOT what the whole run certifies" in loud
     assert f"{realised:.4g}" in loud
     assert "NOT what" not in html
@@ -149,9 +146,9 @@ def test_it_says_what_epsilon_does_not_cover(html):
 
 
 def test_what_public_records_reached_stands_beside_the_result():
-    plain = outcome()
-    result = {**plain.result, "before_private_data": {"accuracy": 0.4321, "loss": 1.0}}
-    made = page("Heart", {"pac-dp": [Outcome(plan=plain.plan, rows=plain.rows, result=result)]})
+    plain = run_result()
+    before = {"before_private_data": {"accuracy": 0.4321, "loss": 1.0}}
+    made = page("Heart", {"pac-dp": [plain.model_copy(update=before)]})
     assert made.count("43.2 %") == 2  # in words and in the table
     assert "before private data" in made
 
@@ -188,38 +185,36 @@ def test_figures_of_ones_own():
 
 
 def test_arms_of_runs():
-    runs = [outcome("fixed", 1), outcome("pac-dp"), outcome("fixed", 0)]
+    runs = [run_result("fixed", 1), run_result("pac-dp"), run_result("fixed", 0)]
     made = arms_of(runs)
     assert {name: [one.plan.seed for one in found] for name, found in made.items()} == {
         "fixed": [0, 1],
         "pac-dp": [0],
     }
-    longer = outcome("fixed", changes=("training.rounds=4",))
-    assert list(arms_of([outcome("fixed"), longer])) == [
+    longer = run_result("fixed", changes=("training.rounds=4",))
+    assert list(arms_of([run_result("fixed"), longer])) == [
         "fixed (training.rounds = 3)",
         "fixed (training.rounds = 4)",
     ]
     with pytest.raises(InputError, match="comes twice"):
-        arms_of([outcome(), outcome()])
-    other = outcome("fixed", changes=("privacy.delta=1e-6",))
+        arms_of([run_result(), run_result()])
+    other = run_result("fixed", changes=("privacy.delta=1e-6",))
     with pytest.raises(InputError, match="of another experiment"):
-        arms_of([outcome(), other])
+        arms_of([run_result(), other])
 
 
 def test_a_client_that_nobody_asked_has_no_realised_epsilon():
-    plain = outcome()
-    first, *rest = plain.result["clients"]
-    idle = {**first, "epsilon_realised": 0.0, "releases": 0}
-    told = Outcome(
-        plan=plain.plan, rows=plain.rows, result={**plain.result, "clients": [idle, *rest]}
-    )
+    plain = run_result()
+    first, *rest = plain.clients
+    idle = first.model_copy(update={"epsilon_spent": 0.0, "releases": 0})
+    told = plain.model_copy(update={"clients": (idle, *rest)})
     picture = client_epsilon(told)
     assert [len(tips) for tips in picture.tips.values()] == [4, 4, 3]
     assert "1 of them released nothing" in picture.caption
 
 
 def test_rounds_that_were_not_evaluated_are_left_out():
-    made = page("Heart", {"fixed": [outcome("fixed", changes=("evaluate_every=2",))]})
+    made = page("Heart", {"fixed": [run_result("fixed", changes=("evaluate_every=2",))]})
     assert "fixed, round 2:" in made
     assert "fixed, round 1:" not in made
 
@@ -231,26 +226,25 @@ def regression(tmp_path_factory):
     for client in ("north", "south"):
         lines = [f"{n / 20},{1 - n / 30},{n / 17}" for n in range(20)]
         (folder / f"{client}.csv").write_text("\n".join(["a,b,label", *lines]) + "\n")
-    return outcome("fixed", changes=(f'data.name="{folder}"', "privacy.epsilon=5.0"))
+    return run_result("fixed", changes=(f'data.name="{folder}"', "privacy.epsilon=5.0"))
 
 
 def test_without_classes_there_is_a_loss(regression):
     made = page("Values", {"fixed": [regression]})
     assert "Loss over the rounds" in made
-    assert f"{regression.result['metrics']['loss']:.4g}" in made
+    assert f"{regression.metrics['loss']:.4g}" in made
     assert "chance" not in made
     assert "Accuracy" not in made
 
 
 def test_a_run_that_diverged_has_a_page_as_well(regression):
-    rows = [{k: v for k, v in row.items() if k != "loss"} for row in regression.rows]
-    result = {**regression.result, "metrics": {}}
-    lost = Outcome(plan=regression.plan, rows=rows, result=result)
+    history = tuple(row.model_copy(update={"metrics": {}}) for row in regression.history)
+    lost = regression.model_copy(update={"metrics": {}, "history": history})
     assert "<td>–</td>" in page("Values", {"fixed": [lost]})
 
 
 def test_many_rounds_keep_their_last_one():
-    long = outcome("fixed", changes=("training.rounds=90",))
+    long = run_result("fixed", changes=("training.rounds=90",))
     drawn = accuracy_over_rounds({"fixed": [long]})
     (tips,) = drawn.tips.values()
     assert 30 < len(tips) <= 41

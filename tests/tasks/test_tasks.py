@@ -9,15 +9,19 @@ import torch
 
 from pacdp.clipping import BinaryCrossEntropy
 from pacdp.data import Dataset, Records, load, partition
+from pacdp.data.proxy import Proxy
 from pacdp.errors import DataError, InputError
 from pacdp.experiments.cost import cost
-from pacdp.federation import Model, Plan, Privacy, Training, make_plan, simulate
+from pacdp.federation import Model, Plan, Privacy, Training, simulate
 from pacdp.federation.hot_start import HotStart, hot_start
 from pacdp.federation.local_model import Workbench
 from pacdp.methods import method
+from pacdp.offline import Setting
+from pacdp.offline.together import score_plans
 from pacdp.tasks import Classification, Regression, Task, load_task, register_task, task_for_classes
 from pacdp.tasks.base import require_all, require_one_number
 from pacdp.tasks.registry import TASKS
+from tests.plans import plan_of
 
 TRAINING = Training(rounds=4, local_steps=2)
 
@@ -96,7 +100,7 @@ def planned(task, **changes):
         "training": TRAINING,
         "privacy": Privacy(epsilon=5.0),
     }
-    return make_plan(**settings | changes)
+    return plan_of(**settings | changes)
 
 
 @pytest.mark.parametrize("engine", ["one-by-one", "stacked"])
@@ -129,6 +133,21 @@ def test_a_task_from_outside_is_planned_stored_and_trained(detection, tmp_path, 
         partition(data, "dirichlet", clients=3)
     state = hot_start(Workbench(plan), data, HotStart(epochs=1), seed=0)
     assert set(state) == set(result.model)
+
+
+@pytest.mark.parametrize("model", ["logistic", "mlp"])
+def test_a_grid_of_a_task_from_outside_is_scored_as_single_runs_are(detection, model):
+    data = detection_data(detection())
+    setting = Setting(
+        proxy=Proxy(data=data, stands_for="hearts", made_by="as it is"),
+        sizes={"a": 60, "b": 90},
+        training=TRAINING,
+        model=Model(name=model),
+        privacy=Privacy(),
+    )
+    plans = [setting.plan(20.0, 0.5, seed) for seed in (0, 1)]
+    together = score_plans(plans, [setting.records(seed) for seed in (0, 1)], initial=None)
+    assert together == pytest.approx([setting.score(20.0, 0.5, seed) for seed in (0, 1)], abs=0.02)
 
 
 def test_a_task_name_is_taken_once(detection):

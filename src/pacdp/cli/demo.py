@@ -20,11 +20,12 @@ def demo_command(
 ) -> None:
     """Four hospitals with different budgets train one model, and no ledger is overdrawn."""
     # Only the demo trains and draws, so only the demo waits for torch and matplotlib.
-    from pacdp.experiments import Outcome
-    from pacdp.experiments.execute import Spread, epsilons
+    from pacdp.experiments import RunResult
+    from pacdp.experiments.results import collect_epsilons
     from pacdp.federation import Result
     from pacdp.paper.studies import demo
     from pacdp.report.comparison import chance_of, terms_of
+    from pacdp.stats import SampleStats
 
     if out.exists() and not out.is_dir():
         raise InputError(f"--out {out}: is a file, must be a folder")
@@ -32,7 +33,7 @@ def demo_command(
     out.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="ledgers-", dir=out))
     runs = [(method, seed) for method in demo.METHODS for seed in range(demo.SEEDS)]
-    arms: dict[str, list[Outcome]] = {method: [] for method in demo.METHODS}
+    arms: dict[str, list[RunResult]] = {method: [] for method in demo.METHODS}
     first: Result | None = None
     made = demo.experiment()
     with bar("fitting F on public data", len(runs) + 1) as (shown, task):
@@ -46,7 +47,7 @@ def demo_command(
             # One run draws on real ledgers, in files; the others keep their books in memory.
             result = demo.train(prepared, ledgers if first is None else None)
             first = first or result
-            arms[method].append(Outcome.of(prepared, result))
+            arms[method].append(RunResult.of(prepared, result))
             shown.advance(task)
     assert first is not None
     plan = ready.plan
@@ -62,9 +63,9 @@ def demo_command(
     table.add_column("what it is")
     table.add_column("accuracy", justify="right", no_wrap=True)
     table.add_column("certified ε", justify="right", no_wrap=True)
-    for method, outcomes in arms.items():
-        spread = Spread.of([one.result["accuracy"] for one in outcomes])
-        spent = epsilons([one.result for one in outcomes], "epsilon_realised")
+    for method, results in arms.items():
+        spread = SampleStats.of([result.metrics["accuracy"] for result in results])
+        spent = collect_epsilons(results, "epsilon_spent")
         table.add_row(
             method,
             demo.METHODS[method],

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 from rich.console import Console
@@ -28,10 +28,12 @@ from pacdp.cli.output import print_json
 from pacdp.cli.progress import bar, making, waiting
 from pacdp.cli.report import write_comparison, write_run_report
 from pacdp.errors import InputError
+from pacdp.stats import SampleStats
 from pacdp.validation import count
 
 if TYPE_CHECKING:
     from pacdp.experiments import Prepared
+    from pacdp.federation import RoundResult
     from pacdp.federation.engines.base import EngineName
     from pacdp.tuning import Tuned
 
@@ -61,8 +63,8 @@ def run_command(
     as_json: options.Json = False,
 ) -> None:
     """Train, and say what came of it: accuracy, and each client's certified ε."""
-    from pacdp.experiments import Outcome, RunFolder, prepare
-    from pacdp.experiments.execute import execute, refuse_engine, summary
+    from pacdp.experiments import RunFolder, RunResult, prepare
+    from pacdp.experiments.execute import execute, refuse_engine
 
     experiment = planned(name, plan=plan, method=method, profile=profile, changes=changes or [])
     if resume and out is None:
@@ -81,33 +83,33 @@ def run_command(
         curve.save(folder.path / "curve.json")
     with _rounds(f"{experiment.name}, {chosen.name}", prepared.plan.rounds) as advance:
 
-        def observe(row: dict[str, Any]) -> None:
+        def observe(row: "RoundResult") -> None:
             advance(row)
             write_events(row)
             if folder is not None:
-                folder.row(row)
+                folder.add_round(row)
 
         kept = None if folder is None else folder.checkpoint
-        result = execute(
+        ended = execute(
             prepared,
             observe=observe,
             checkpoint=kept,
             device=device,
             engine=cast("EngineName", engine),
         )
-    found = summary(prepared, result, profile=profile)
+    result = RunResult.of(prepared, ended, profile=profile)
     if folder is not None:
-        folder.finish(result, found)
+        folder.finish(result)
         write_run_report(
             folder.path,
-            Outcome(plan=result.plan, rows=result.history, result=found),
+            result,
             description=experiment.description,
             command=_again(name, method, plan, profile, seed, changes or []),
         )
     if as_json:
-        print_json(found)
+        print_json(result.to_json())
         return
-    rendering.print_result(prepared, found)
+    rendering.print_result(result)
     if out is not None:
         typer.echo(f"run folder: {out}\nreport: {out / 'report.html'}")
 
@@ -144,8 +146,8 @@ def compare_command(
 ) -> None:
     """Compare methods under the same budgets: one table, mean ± standard deviation over seeds."""
     from pacdp.experiments import prepare, read_experiment
-    from pacdp.experiments.execute import Spread, epsilons
-    from pacdp.experiments.outcome import compare
+    from pacdp.experiments.execute import compare
+    from pacdp.experiments.results import collect_epsilons
     from pacdp.tuning import with_plan
 
     number = int(count("seeds", seeds))
@@ -175,40 +177,45 @@ def compare_command(
             shown.update(task, description=f"{method}, seed {seed}")
             shown.advance(task)
 
-        outcomes = compare(prepared, names, range(number), profile=profile, observe=observe)
+        results = compare(prepared, names, range(number), profile=profile, observe=observe)
     if report is not None:
         command = ["pacdp", "compare", name, "--methods", methods, "--seeds", str(number)]
         command += [word for file, _ in files.values() for word in ("--plan", file)]
         command += options.sizes(profile, changes or [])
         write_comparison(
-            report, outcomes, curve=curve, description=experiment.description, command=command
+            report, results, curve=curve, description=experiment.description, command=command
         )
-    found = {method: [one.result for one in runs] for method, runs in outcomes.items()}
     if as_json:
         used = {method: files[method][0] if method in files else PUBLISHED for method in names}
-        content = {"experiment": experiment.name, "seeds": number, "plans": used, "methods": found}
+        printed = {method: [run.to_json() for run in runs] for method, runs in results.items()}
+        content = {
+            "experiment": experiment.name,
+            "seeds": number,
+            "plans": used,
+            "methods": printed,
+        }
         print_json(content)
         return
-    first = found[names[0]][0]
-    metric = outcomes[names[0]][0].plan.task.metric
+    first = results[names[0]][0]
+    metric = first.plan.task.metric
     table = Table(
         title=f"{experiment.name}, {number} seeds; "
-        f"{rendering.terms(experiment.privacy, first['clients'][0]['unit'])}",
-        caption=None if first["chance"] is None else f"chance: {first['chance']:.1%}",
+        f"{rendering.terms(experiment.privacy, first.plan.unit)}",
+        caption=None if first.chance is None else f"chance: {first.chance:.1%}",
     )
     table.add_column("method", no_wrap=True)
     table.add_column("plan")
     for heading in (metric, "budget ε", "certified ε", "refused"):
         table.add_column(heading, justify="right")
-    for method, runs in found.items():
-        spread = Spread.of([run["metrics"].get(metric, math.nan) for run in runs])
+    for method, runs in results.items():
+        spread = SampleStats.of([run.metrics.get(metric, math.nan) for run in runs])
         table.add_row(
             method,
             files[method][0] if method in files else PUBLISHED,
             formatting.mean_and_deviation(spread.mean, spread.deviation, metric),
-            formatting.least_middle_most(epsilons(runs, "epsilon_budget")),
-            formatting.least_middle_most(epsilons(runs, "epsilon_realised")),
-            str(sum(client["refused"] for run in runs for client in run["clients"])),
+            formatting.least_middle_most(collect_epsilons(runs, "epsilon_budget")),
+            formatting.least_middle_most(collect_epsilons(runs, "epsilon_spent")),
+            str(sum(client.refused for run in runs for client in run.clients)),
         )
     Console().print(table)
     if report is not None:
@@ -232,7 +239,7 @@ def _plan_files(
     return found
 
 
-def _events(folder: Path | None) -> Callable[[dict[str, Any]], None]:
+def _events(folder: Path | None) -> Callable[["RoundResult"], None]:
     """Writes rounds as TensorBoard events, if a folder was named."""
     if folder is None:
         return lambda row: None
@@ -244,24 +251,24 @@ def _events(folder: Path | None) -> Callable[[dict[str, Any]], None]:
         ) from None
     writer = SummaryWriter(str(folder))
 
-    def write(row: dict[str, Any]) -> None:
-        for name, value in row.items():
+    def write(result: "RoundResult") -> None:
+        for name, value in result.to_json().items():
             if isinstance(value, int | float) and name != "round":
-                writer.add_scalar(name, value, row["round"])
+                writer.add_scalar(name, value, result.round)
         writer.flush()
 
     return write
 
 
 @contextmanager
-def _rounds(description: str, rounds: int) -> Iterator[Callable[[dict[str, Any]], None]]:
+def _rounds(description: str, rounds: int) -> Iterator[Callable[["RoundResult"], None]]:
     with bar(description, rounds) as (shown, task):
 
-        def advance(row: dict[str, Any]) -> None:
-            parts = [f"{row['round'] / max(row['seconds'], 1e-9):.1f} rounds/s"]
-            parts += [f"{name} {row[name]:.3f}" for name in ("loss", "accuracy") if name in row]
-            if row["epsilon_spent"] is not None:
-                parts.append(f"ε ≤ {row['epsilon_spent']:.3g} {row['adjacency']}")
+        def advance(row: "RoundResult") -> None:
+            parts = [f"{row.round / max(row.seconds, 1e-9):.1f} rounds/s"]
+            parts += [f"{n} {row.metrics[n]:.3f}" for n in ("loss", "accuracy") if n in row.metrics]
+            if row.epsilon_spent is not None:
+                parts.append(f"ε ≤ {row.epsilon_spent:.3g} {row.adjacency}")
             shown.update(task, note=", ".join(parts))
             shown.advance(task)
 

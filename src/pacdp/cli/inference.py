@@ -24,10 +24,10 @@ def evaluate_command(
     run: RunPath, data: DataPath, device: options.Device = "cpu", as_json: options.Json = False
 ) -> None:
     """Measure a trained model on records: the test records of a set, or all of one's own folder."""
-    from pacdp.experiments import Run
+    from pacdp.experiments import RunResult
     from pacdp.federation.evaluation import predict
 
-    loaded = Run.load(run)
+    loaded = RunResult.load(run, for_inference=True)
     task = loaded.plan.task
     inputs, labels = _inputs(loaded.plan, data, options.device(device))
     predicted = predict(loaded.model().to(device), inputs, task)
@@ -49,10 +49,10 @@ def predict_command(
     device: options.Device = "cpu",
 ) -> None:
     """Write a trained model's answers to records: class and probabilities, or the value."""
-    from pacdp.experiments import Run
+    from pacdp.experiments import RunResult
     from pacdp.federation.evaluation import predict
 
-    loaded = Run.load(run)
+    loaded = RunResult.load(run, for_inference=True)
     options.new_file(out)
     task = loaded.plan.task
     inputs, _ = _inputs(loaded.plan, data, options.device(device))

@@ -10,7 +10,7 @@ import typer
 
 from pacdp.cli import options
 from pacdp.cli.output import print_json, print_rows
-from pacdp.privacy import DEFAULT_DELTA, Adjacency, Guarantee, Ledger
+from pacdp.privacy import DEFAULT_DELTA, Adjacency, Guarantee, SQLiteLedger
 from pacdp.validation import member, positive, single
 
 app = typer.Typer(no_args_is_help=True, help="Read, check and govern a client's ledger.")
@@ -43,13 +43,13 @@ def create(
     budget = Guarantee(
         epsilon=epsilon, delta=delta, adjacency=Adjacency.parse(adjacency), unit=unit
     )
-    _summary(Ledger.create(path, client=client, budget=budget))
+    _summary(SQLiteLedger.create(path, client=client, budget=budget))
 
 
 @app.command()
 def show(path: LedgerPath, head: Head = None, as_json: options.Json = False) -> None:
     """Whose it is, its budget, what is spent, what is left, and its head."""
-    ledger = Ledger(path, head=head)
+    ledger = SQLiteLedger(path, head=head)
     if not as_json:
         _summary(ledger)
         return
@@ -71,7 +71,7 @@ def show(path: LedgerPath, head: Head = None, as_json: options.Json = False) -> 
 @app.command()
 def verify(path: LedgerPath, head: Head = None) -> None:
     """Check the file, its chain and its arithmetic; with --head also that it is not older."""
-    ledger = Ledger(path, head=head)
+    ledger = SQLiteLedger(path, head=head)
     typer.echo(f"{path}: intact, {len(ledger.entries)} entries, head {ledger.head}")
 
 
@@ -84,7 +84,7 @@ def export(
 ) -> None:
     """Print every entry, for an auditor."""
     member("--format", form, ("json", "csv"))
-    entries = [entry.to_dict() for entry in Ledger(path).entries]
+    entries = [entry.to_dict() for entry in SQLiteLedger(path).entries]
     if form == "csv":
         writer = csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n")
         writer.writeheader()
@@ -101,12 +101,12 @@ def set_budget(
     reason: Annotated[str, typer.Option(help="Why; kept in the entry.")] = "",
 ) -> None:
     """Change the budget. The change is an entry of its own."""
-    ledger = Ledger(path)
+    ledger = SQLiteLedger(path)
     ledger.set_budget(epsilon, reason=reason)
     _summary(ledger)
 
 
-def _summary(ledger: Ledger) -> None:
+def _summary(ledger: SQLiteLedger) -> None:
     state = ledger.filter
     rows = {
         "client": ledger.client,

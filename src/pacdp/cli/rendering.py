@@ -11,55 +11,53 @@ from pacdp.cli.output import print_rows
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pacdp.experiments import Prepared
+    from pacdp.experiments import RunResult
     from pacdp.federation import Plan
 
 
-def print_result(prepared: "Prepared", found: dict[str, Any]) -> None:
-    """The outcome of a run: metrics, guarantees, and a row for each client."""
-    rows = {"method": f"{found['method']} {settings(prepared.plan.settings)}".strip()}
-    if prepared.plan.tuning is not None:
-        rows["plan"] = plan(prepared.plan.tuning)
-    if found["before_private_data"] is not None:
-        metric = prepared.plan.task.metric
-        before = found["before_private_data"].get(metric)
+def print_result(result: "RunResult") -> None:
+    """Print the result of a run: metrics, guarantees, and a row for each client."""
+    from pacdp.experiments.results import collect_epsilons
+
+    rows = {"method": f"{result.method} {settings(result.plan.settings)}".strip()}
+    if result.plan.tuning is not None:
+        rows["plan"] = plan(result.plan.tuning)
+    if result.before_private_data is not None:
+        metric = result.plan.task.metric
+        before = result.before_private_data.get(metric)
         shown = f"{before:.1%}" if metric == "accuracy" else formatting.number(before, 4)
         rows["before"] = f"{shown} before any private data"
-    if found["accuracy"] is not None:
-        rows["accuracy"] = f"{found['accuracy']:.1%} (chance {found['chance']:.1%})"
-    if "loss" not in found["metrics"]:
+    if result.accuracy is not None:
+        rows["accuracy"] = f"{result.accuracy:.1%} (chance {result.chance:.1%})"
+    if "loss" not in result.metrics:
         rows["loss"] = "none: the model diverged, its answers are not finite"
     rows |= {
         name.replace("_", " "): f"{value:.4g}"
-        for name, value in found["metrics"].items()
+        for name, value in result.metrics.items()
         if name != "accuracy"
     }
-    for name in ("planned", "realised"):
-        values = [client[f"epsilon_{name}"] for client in found["clients"]]
-        rows[f"ε {name}"] = formatting.least_middle_most(
-            [value for value in values if value is not None]
-        )
-    if len(found["accuracy_by_budget"]) > 1:
+    for name, field in (("planned", "epsilon_planned"), ("realised", "epsilon_spent")):
+        rows[f"ε {name}"] = formatting.least_middle_most(collect_epsilons([result], field))
+    if len(result.accuracy_by_budget) > 1:
         rows["by budget"] = ", ".join(
-            f"ε = {budget}: {accuracy:.1%}"
-            for budget, accuracy in found["accuracy_by_budget"].items()
+            f"ε = {budget:g}: {accuracy:.1%}"
+            for budget, accuracy in result.accuracy_by_budget.items()
         )
-    rows["rounds"] = f"{found['rounds']} in {formatting.duration(found['seconds'])}"
+    rows["rounds"] = f"{result.rounds} in {formatting.duration(result.seconds)}"
     print_rows(rows)
-    if len(found["clients"]) > 20:
+    if len(result.clients) > 20:
         return
-    table = Table(title=terms(prepared.plan.privacy, prepared.plan.unit))
+    table = Table(title=terms(result.plan.privacy, result.plan.unit))
     table.add_column("client", no_wrap=True)
     for heading in ("records", "budget", "certified", "K", "σ/C", "refused", "accuracy"):
         table.add_column(heading, justify="right")
-    for client in found["clients"]:
-        accuracy = client["accuracy"]
+    for client in result.clients:
         table.add_row(
-            *(client["id"], str(client["records"]), formatting.number(client["epsilon_budget"])),
-            "-" if client["epsilon_realised"] is None else f"{client['epsilon_realised']:.6g}",
-            str(client["releases"]),
-            *(formatting.number(client["noise_multiplier"]), str(client["refused"])),
-            "-" if accuracy is None else f"{accuracy:.1%}",
+            *(client.name, str(client.records), formatting.number(client.epsilon_budget)),
+            "-" if client.epsilon_spent is None else f"{client.epsilon_spent:.6g}",
+            str(client.releases),
+            *(formatting.number(client.noise_multiplier), str(client.refused)),
+            "-" if client.accuracy is None else f"{client.accuracy:.1%}",
         )
     Console().print(table)
 

@@ -14,7 +14,7 @@ from pacdp.storage import write_whole
 
 if TYPE_CHECKING:
     from pacdp.curve import Curve
-    from pacdp.experiments import Outcome
+    from pacdp.experiments import RunResult
 
 
 def report_command(
@@ -23,11 +23,11 @@ def report_command(
     title: Annotated[str | None, typer.Option(help="What the page is called.")] = None,
 ) -> None:
     """Show finished runs of one experiment as a page: figures, guarantees, and every number."""
-    from pacdp.experiments import Outcome
+    from pacdp.experiments import RunResult
     from pacdp.report import arms_of, page
 
     options.new_file(out)
-    arms = arms_of([Outcome.of_folder(run) for run in runs])
+    arms = arms_of([RunResult.load(run) for run in runs])
     settings = _read(runs[0] / "experiment.json")
     html = page(
         title or title_of(next(iter(arms.values()))[0], list(arms)),
@@ -42,7 +42,7 @@ def report_command(
 
 
 def write_run_report(
-    folder: Path, outcome: "Outcome", *, description: str, command: Sequence[str]
+    folder: Path, outcome: "RunResult", *, description: str, command: Sequence[str]
 ) -> Path:
     """The page of one run, in its folder."""
     from pacdp.report import arms_of, page
@@ -62,7 +62,7 @@ def write_run_report(
 
 def write_comparison(
     path: Path,
-    arms: Mapping[str, Sequence["Outcome"]],
+    arms: Mapping[str, Sequence["RunResult"]],
     *,
     curve: "Curve | None",
     description: str,
@@ -76,9 +76,9 @@ def write_comparison(
     write_whole(path, html)
 
 
-def title_of(outcome: "Outcome", labels: Sequence[str]) -> str:
+def title_of(outcome: "RunResult", labels: Sequence[str]) -> str:
     """The experiment, and the method where there is one."""
-    name = str(outcome.result["experiment"])
+    name = outcome.experiment
     return f"{name}: {labels[0]}" if len(labels) == 1 else f"{name}: {len(labels)} methods"
 
 

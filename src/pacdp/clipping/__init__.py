@@ -1,4 +1,7 @@
-"""Per-example clipping: sums that carry their sensitivity, and noise. Knows no federation."""
+"""Per-example clipping, and noise: clipped sums carry their own sensitivity.
+
+Nothing here knows about a federation.
+"""
 
 from pacdp.clipping.bounded import (
     Bounded,
@@ -12,7 +15,7 @@ from pacdp.clipping.gradient import ClippedGradient
 from pacdp.clipping.inspection import check_model
 from pacdp.clipping.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
 from pacdp.clipping.noise import NoiseSource, SimulatedNoise, SystemNoise
-from pacdp.clipping.stacked import StackedGradient, StackedGrid, StackedSum, release_stacked
+from pacdp.clipping.stacked import StackedGradient, StackedGrid, StackedSum
 
 __all__ = [
     "BinaryCrossEntropy",
@@ -31,7 +34,6 @@ __all__ = [
     "check_model",
     "clip_upload",
     "release",
-    "release_stacked",
     "require_private",
     "without_batch_norm",
 ]

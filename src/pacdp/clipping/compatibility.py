@@ -1,4 +1,4 @@
-"""What cannot be trained privately, by name, and the way out of it."""
+"""Layers that cannot be trained privately, and replacements for them."""
 
 import copy
 
@@ -25,7 +25,7 @@ def require_private(module: nn.Module) -> None:
         if isinstance(layer, _BatchNorm):
             raise InputError(
                 f"{kind}: mixes examples of a batch, so no example has a gradient of its own; "
-                "pacdp.clipping.without_batch_norm(model) puts GroupNorm in its place"
+                "pacdp.clipping.without_batch_norm(model) replaces it by GroupNorm"
             )
         if isinstance(layer, _INSTANCE_NORMS) and layer.track_running_stats:
             raise InputError(
@@ -34,17 +34,17 @@ def require_private(module: nn.Module) -> None:
             )
         if isinstance(layer, _TIME_FIRST) and not layer.batch_first:
             raise InputError(
-                f"{kind}: takes time before examples, where they cannot be told apart; "
+                f"{kind}: expects time before examples, so examples cannot be separated; "
                 "use batch_first=True"
             )
 
 
 def without_batch_norm(module: nn.Module, *, groups: int = 32) -> nn.Module:
-    """A copy of the module with GroupNorm in the place of every BatchNorm.
+    """Return a copy of the module with every BatchNorm replaced by GroupNorm.
 
-    As many groups as asked for, or fewer where the channels do not divide; for rows of numbers
-    (BatchNorm1d) one group, since a group of one value would leave nothing of it. Scale and shift
-    are kept; running statistics are not, since they were made of examples.
+    It has as many groups as asked for, or fewer if they do not divide the channels. BatchNorm1d
+    gets one group, since normalising a group of one value would leave nothing of it. Scale and
+    shift are kept; running statistics are not, since they were computed from examples.
 
     >>> without_batch_norm(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)))[1]
     GroupNorm(8, 8, eps=1e-05, affine=True...)
@@ -59,14 +59,13 @@ def without_batch_norm(module: nn.Module, *, groups: int = 32) -> nn.Module:
     return result
 
 
-def _group_norm(layer: nn.Module, groups: int) -> nn.GroupNorm:
-    assert isinstance(layer, _BatchNorm)
+def _group_norm(layer: _BatchNorm, groups: int) -> nn.GroupNorm:
     channels = layer.num_features
     most = 1 if isinstance(layer, nn.BatchNorm1d) else min(groups, channels)
-    fitting = max(number for number in range(1, most + 1) if channels % number == 0)
-    made = nn.GroupNorm(fitting, channels, eps=layer.eps, affine=layer.affine)
+    divisor = max(number for number in range(1, most + 1) if channels % number == 0)
+    replacement = nn.GroupNorm(divisor, channels, eps=layer.eps, affine=layer.affine)
     if layer.affine:
         with torch.no_grad():
-            made.weight.copy_(layer.weight)
-            made.bias.copy_(layer.bias)
-    return made.to(next(layer.parameters(), torch.empty(0)).device)
+            replacement.weight.copy_(layer.weight)
+            replacement.bias.copy_(layer.bias)
+    return replacement.to(next(layer.parameters(), torch.empty(0)).device)

@@ -1,7 +1,7 @@
-"""Book-keeping rules: how each kind of layer turns what it saw into contributions.
+"""Rules that turn a layer's input and output gradients into per-example contributions.
 
-A rule takes the layer, what went in and the gradient of what came out, both with examples first,
-and answers with one contribution for each of its parameters. Layers without a rule go through
+A rule takes the layer, its input and the gradient of its output, both with examples first, and
+returns one contribution for each of the layer's parameters. Layers without a rule go through
 ``torch.func``, which works for any module that ``vmap`` can run.
 """
 
@@ -13,8 +13,14 @@ from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from pacdp.clipping.per_example import Contribution, Convolution, Lookup, Outer, Rows
-from pacdp.errors import InputError
+from pacdp.clipping.convolution import ConvolutionGradient
+from pacdp.clipping.per_example import (
+    Contribution,
+    EmbeddingGradient,
+    LinearGradient,
+    MaterialisedGradient,
+)
+from pacdp.errors import InputError, first_line
 
 Contributions = dict[str, Contribution]
 Rule = Callable[[Any, Tensor, Tensor], Contributions]
@@ -24,7 +30,8 @@ def linear(layer: nn.Linear, inputs: Tensor, gradients: Tensor) -> Contributions
     """Any number of dimensions between the examples and the features."""
     inputs = inputs.reshape(len(inputs), -1, inputs.shape[-1])
     gradients = gradients.reshape(len(gradients), -1, gradients.shape[-1])
-    return {"weight": Outer(inputs, gradients), "bias": Rows(gradients.sum(1))}
+    bias = MaterialisedGradient(gradients.sum(1))
+    return {"weight": LinearGradient(inputs, gradients), "bias": bias}
 
 
 def convolution(layer: nn.Conv1d | nn.Conv2d, inputs: Tensor, gradients: Tensor) -> Contributions:
@@ -33,7 +40,7 @@ def convolution(layer: nn.Conv1d | nn.Conv2d, inputs: Tensor, gradients: Tensor)
     if any(padding):
         mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
         inputs = F.pad(inputs, padding, mode=mode)
-    bias = Rows(gradients.flatten(2).sum(2))
+    bias = MaterialisedGradient(gradients.flatten(2).sum(2))
     line = inputs.ndim == 3
     if line:
         inputs, gradients = inputs.unsqueeze(2), gradients.unsqueeze(2)
@@ -41,7 +48,7 @@ def convolution(layer: nn.Conv1d | nn.Conv2d, inputs: Tensor, gradients: Tensor)
         (1 if line else size[0], size[-1])
         for size in (layer.kernel_size, layer.stride, layer.dilation)
     )
-    weight = Convolution(inputs, gradients, kernel, stride, dilation, layer.groups)
+    weight = ConvolutionGradient(inputs, gradients, kernel, stride, dilation, layer.groups)
     return {"weight": weight, "bias": bias}
 
 
@@ -51,79 +58,69 @@ def embedding(layer: nn.Embedding, indices: Tensor, gradients: Tensor) -> Contri
     gradients = gradients.reshape(len(gradients), -1, gradients.shape[-1])
     if layer.padding_idx is not None:
         gradients = gradients * (indices != layer.padding_idx).unsqueeze(2)
-    return {"weight": Lookup(indices, gradients, layer.num_embeddings)}
+    return {"weight": EmbeddingGradient(indices, gradients, layer.num_embeddings)}
 
 
 def group_norm(layer: nn.GroupNorm, inputs: Tensor, gradients: Tensor) -> Contributions:
     """Scale and shift of each channel."""
-    return _channels(F.group_norm(inputs, layer.num_groups, eps=layer.eps), gradients)
+    return _per_channel(F.group_norm(inputs, layer.num_groups, eps=layer.eps), gradients)
 
 
-def instance_norm(
-    layer: nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d,
-    inputs: Tensor,
-    gradients: Tensor,
-) -> Contributions:
+def instance_norm(layer: Any, inputs: Tensor, gradients: Tensor) -> Contributions:
     """Scale and shift of each channel."""
-    return _channels(F.instance_norm(inputs, eps=layer.eps), gradients)
+    return _per_channel(F.instance_norm(inputs, eps=layer.eps), gradients)
 
 
 def layer_norm(layer: nn.LayerNorm, inputs: Tensor, gradients: Tensor) -> Contributions:
     """Scale and shift of each normalised position."""
     shape = tuple(layer.normalized_shape)
     normal = F.layer_norm(inputs, shape, eps=layer.eps)
-    return {
-        "weight": Rows(_positions_summed(normal * gradients, shape)),
-        "bias": Rows(_positions_summed(gradients, shape)),
-    }
+    scale, shift = (
+        MaterialisedGradient(values.reshape(len(values), -1, *shape).sum(1))
+        for values in (normal * gradients, gradients)
+    )
+    return {"weight": scale, "bias": shift}
 
 
-def _channels(normal: Tensor, gradients: Tensor) -> Contributions:
+def _per_channel(normal: Tensor, gradients: Tensor) -> Contributions:
     shape = (*normal.shape[:2], -1)
-    return {
-        "weight": Rows((normal * gradients).reshape(shape).sum(2)),
-        "bias": Rows(gradients.reshape(shape).sum(2)),
-    }
-
-
-def _positions_summed(values: Tensor, shape: tuple[int, ...]) -> Tensor:
-    return values.reshape(len(values), -1, *shape).sum(1)
+    scale, shift = (
+        MaterialisedGradient(values.reshape(shape).sum(2))
+        for values in (normal * gradients, gradients)
+    )
+    return {"weight": scale, "bias": shift}
 
 
 RULES: Mapping[type[nn.Module], Rule] = {
     nn.Linear: linear,
-    nn.Conv1d: convolution,
-    nn.Conv2d: convolution,
     nn.Embedding: embedding,
     nn.GroupNorm: group_norm,
     nn.LayerNorm: layer_norm,
-    nn.InstanceNorm1d: instance_norm,
-    nn.InstanceNorm2d: instance_norm,
-    nn.InstanceNorm3d: instance_norm,
+    **dict.fromkeys((nn.Conv1d, nn.Conv2d), convolution),
+    **dict.fromkeys((nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d), instance_norm),
 }
 
 
 def rule_for(layer: nn.Module) -> Rule | None:
-    """The layer's rule, if there is one that covers how it is set up."""
-    rule = RULES.get(type(layer))
+    """Return the layer's rule, if there is one that covers how it is set up."""
     if isinstance(layer, nn.Embedding) and (
         layer.max_norm is not None or layer.scale_grad_by_freq or layer.sparse
     ):
         return None
-    return rule
+    return RULES.get(type(layer))
 
 
-def by_vmap(
+def contributions_by_vmap(
     layer: nn.Module,
     arguments: tuple[Any, ...],
     keywords: dict[str, Any],
     gradients: tuple[Tensor | None, ...],
     size: int,
 ) -> Contributions:
-    """Each example by itself through the layer, all at once: for layers without a rule.
+    """Run each example through the layer by itself, vectorised: for layers without a rule.
 
     ``gradients`` belong to the layer's tensor outputs in order, None where the loss ignores one.
-    Keyword tensors are per example if their first dimension says so, such as padding masks.
+    Arguments are per example if their first dimension says so, such as padding masks.
     """
     parameters = {n: p.detach() for n, p in layer.named_parameters() if p.requires_grad}
     used = [number for number, gradient in enumerate(gradients) if gradient is not None]
@@ -134,8 +131,8 @@ def by_vmap(
         if isinstance(value, Tensor) and value.ndim and len(value) == size
     }
 
-    def one(own: dict[Any, Tensor], cotangents: list[Tensor]) -> dict[str, Tensor]:
-        values = given | {place: example.unsqueeze(0) for place, example in own.items()}
+    def differentiate(example: dict[Any, Tensor], cotangents: list[Tensor]) -> dict[str, Tensor]:
+        values = given | {place: value.unsqueeze(0) for place, value in example.items()}
         positional = tuple(values[place] for place in range(len(arguments)))
         named = {name: values[name] for name in keywords}
 
@@ -147,20 +144,19 @@ def by_vmap(
 
     cotangents = [gradient for gradient in gradients if gradient is not None]
     try:
-        # Of the kernels for attention only the plain one can be run example by example.
+        # Of the kernels for attention, vmap supports only the plain one.
         with sdpa_kernel(SDPBackend.MATH):
-            made = vmap(one, randomness="different")(examples, cotangents)
+            results = vmap(differentiate, randomness="different")(examples, cotangents)
     except RuntimeError as error:
-        reason = str(error).strip().splitlines()[0]
         raise InputError(
             f"layer {type(layer).__name__}: has no rule of its own and torch.func cannot run it "
-            f"example by example ({reason})"
+            f"example by example ({first_line(error)})"
         ) from error
-    return {name: Rows(gradient.float()) for name, gradient in made.items()}
+    return {name: MaterialisedGradient(value.float()) for name, value in results.items()}
 
 
 def output_tensors(output: Any) -> list[Tensor]:
-    """The floating-point tensors of an output, which may be a tuple, in order."""
+    """List the floating-point tensors of an output, which may be a tuple, in order."""
     if isinstance(output, Tensor):
         return [output] if output.is_floating_point() else []
     if isinstance(output, (tuple, list)):

@@ -8,7 +8,7 @@ have the same names there.
 """
 
 import math
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -52,6 +52,31 @@ def check_clipping_bound(name: str, value: float) -> float:
             f"{name} = {bound:g}: must be a number from {SMALLEST_BOUND:g} to {LARGEST_BOUND:g}"
         )
     return bound
+
+
+def refuse_reduced_precision() -> None:
+    """Refuse modes in which products of float32 numbers are rounded to fewer bits than assumed.
+
+    >>> refuse_reduced_precision()
+    """
+    modes: dict[str, Any] = {
+        "torch.backends.mkldnn.matmul.fp32_precision": torch.backends.mkldnn.matmul,  # type: ignore[attr-defined]
+        "torch.backends.mkldnn.conv.fp32_precision": torch.backends.mkldnn.conv,  # type: ignore[attr-defined]
+    }
+    if torch.cuda.is_available():
+        modes["torch.backends.cuda.matmul.fp32_precision"] = torch.backends.cuda.matmul
+        modes["torch.backends.cudnn.conv.fp32_precision"] = torch.backends.cudnn.conv  # type: ignore[attr-defined]
+    for name, backend in modes.items():
+        if backend.fp32_precision not in ("none", "ieee"):
+            raise InputError(
+                f"{name} = {backend.fp32_precision}: must be ieee; the bound on rounding errors "
+                "holds only for full single precision"
+            )
+    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+        raise InputError(
+            "torch.autocast: must be off; the bound on rounding errors holds only for full "
+            "single precision"
+        )
 
 
 def sum_error(terms: float) -> float:

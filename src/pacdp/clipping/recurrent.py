@@ -2,8 +2,8 @@
 
 The fused kernels hide what each time step saw, and ``vmap`` cannot run them. Unrolled, a recurrent
 layer is two linear maps per direction: one of the inputs and one of the hidden states. Each is
-recorded like any other, over the time steps as positions. The results are those of the fused
-kernels, to rounding.
+recorded like any other, with time steps as positions. The results are those of the fused kernels,
+up to rounding.
 """
 
 from collections.abc import Callable
@@ -15,15 +15,15 @@ from torch import Tensor, nn
 
 from pacdp.errors import InputError
 
-# Tells the recorder that the parameters named so multiplied these inputs and gave these outputs.
+# Records that the weight and bias of these names mapped these inputs to these outputs.
 Record = Callable[[str, str, list[Tensor], list[Tensor]], None]
 
 Recurrent = nn.RNN | nn.GRU | nn.LSTM
 RECURRENT = (nn.RNN, nn.GRU, nn.LSTM)
 
 
-def unrolled(layer: Recurrent, record: Record) -> Callable[..., object]:
-    """A forward of ``layer`` that tells ``record`` of every linear map."""
+def unroll(layer: Recurrent, record: Record) -> Callable[..., object]:
+    """Return a forward of ``layer`` that calls ``record`` for every linear map."""
     if isinstance(layer, nn.LSTM) and layer.proj_size:
         raise InputError("LSTM: proj_size is not supported; put a Linear layer after it")
 
@@ -36,35 +36,33 @@ def unrolled(layer: Recurrent, record: Record) -> Callable[..., object]:
             )
         steps = input
         directions = 2 if layer.bidirectional else 1
-        hidden, cell = _initial(layer, steps, hx, directions)
-        ends: list[tuple[Tensor, Tensor]] = []
+        hidden, cell = _initial_state(layer, steps, hx, directions)
+        final: list[tuple[Tensor, Tensor]] = []
         for number in range(layer.num_layers):
-            runs = []
+            outputs = []
             for direction in range(directions):
                 suffix = f"l{number}" + ("_reverse" if direction else "")
                 place = number * directions + direction
-                outputs, end = _run(
-                    layer, steps, (hidden[place], cell[place]), suffix, bool(direction), record
-                )
-                runs.append(outputs)
-                ends.append(end)
-            steps = torch.cat(runs, dim=2)
+                start = (hidden[place], cell[place])
+                output, end = _run(layer, steps, start, suffix, bool(direction), record)
+                outputs.append(output)
+                final.append(end)
+            steps = torch.cat(outputs, dim=2)
             if layer.dropout and number < layer.num_layers - 1:
                 steps = F.dropout(steps, layer.dropout, layer.training)
-        last_hidden = torch.stack([end[0] for end in ends])
+        last_hidden = torch.stack([end[0] for end in final])
         if isinstance(layer, nn.LSTM):
-            return steps, (last_hidden, torch.stack([end[1] for end in ends]))
+            return steps, (last_hidden, torch.stack([end[1] for end in final]))
         return steps, last_hidden
 
     return forward
 
 
-def _initial(
+def _initial_state(
     layer: Recurrent, steps: Tensor, state: object, directions: int
 ) -> tuple[Tensor, Tensor]:
     if state is None:
-        zeros = steps.new_zeros(layer.num_layers * directions, len(steps), layer.hidden_size)
-        return zeros, zeros
+        state = steps.new_zeros(layer.num_layers * directions, len(steps), layer.hidden_size)
     if isinstance(state, tuple):
         return state[0], state[1]
     assert isinstance(state, Tensor)
@@ -79,34 +77,35 @@ def _run(
     backwards: bool,
     record: Record,
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """One direction of one layer over all time steps."""
+    """Run one direction of one layer over all time steps."""
     names = [f"{kind}_{part}_{suffix}" for part in ("ih", "hh") for kind in ("weight", "bias")]
     w_in, b_in, w_hidden, b_hidden = (cast(Tensor, getattr(layer, n, None)) for n in names)
     from_inputs = F.linear(steps, w_in, b_in)
-    if _trains(w_in, b_in):
+    if _is_trained(w_in, b_in):
         record(names[0], names[1], [steps], [from_inputs])
-    order = range(steps.shape[1] - 1, -1, -1) if backwards else range(steps.shape[1])
     hidden, cell = start
-    seen, made = [], []
+    inputs, results = [], []
     outputs: dict[int, Tensor] = {}
-    for time in order:
+    times = range(steps.shape[1])
+    for time in reversed(times) if backwards else times:
         from_hidden = F.linear(hidden, w_hidden, b_hidden)
-        seen.append(hidden)
-        made.append(from_hidden)
-        hidden, cell = _cell(layer, from_inputs[:, time], from_hidden, hidden, cell)
+        inputs.append(hidden)
+        results.append(from_hidden)
+        hidden, cell = _advance(layer, from_inputs[:, time], from_hidden, hidden, cell)
         outputs[time] = hidden
-    if _trains(w_hidden, b_hidden):
-        record(names[2], names[3], seen, made)
-    return torch.stack([outputs[time] for time in sorted(outputs)], dim=1), (hidden, cell)
+    if _is_trained(w_hidden, b_hidden):
+        record(names[2], names[3], inputs, results)
+    return torch.stack([outputs[time] for time in times], dim=1), (hidden, cell)
 
 
-def _trains(*parameters: Tensor | None) -> bool:
+def _is_trained(*parameters: Tensor | None) -> bool:
     return any(parameter is not None and parameter.requires_grad for parameter in parameters)
 
 
-def _cell(
+def _advance(
     layer: Recurrent, from_inputs: Tensor, from_hidden: Tensor, hidden: Tensor, cell: Tensor
 ) -> tuple[Tensor, Tensor]:
+    """Compute the next hidden state and the next cell state."""
     if isinstance(layer, nn.GRU):
         reset_in, update_in, new_in = from_inputs.chunk(3, 1)
         reset_hidden, update_hidden, new_hidden = from_hidden.chunk(3, 1)

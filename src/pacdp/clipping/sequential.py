@@ -1,9 +1,9 @@
-"""Simple models as a chain of steps, for one model or for many at once.
+"""Plain sequences of layers with closed-form gradients, for one model or for many at once.
 
-A logistic regression, an MLP or a small CNN is a chain in which each step's gradient is known, so
-it runs without autograd. With one more dimension in front of everything the same steps train any
+A logistic regression, an MLP or a small CNN is a sequence of steps whose gradients are known, so it
+runs without autograd. With one more dimension in front of everything, the same steps train any
 number of models in one tensor program, each with its own weights and its own examples: inputs are
-then (models, examples, ...) and parameters (models, ...). ``lead`` is how many dimensions stand
+then (models, examples, ...) and parameters (models, ...). ``lead`` is the number of dimensions
 before those of an example: 1 for one model, 2 for a stack.
 """
 
@@ -16,6 +16,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.nn.grad import conv2d_input
 
+from pacdp.clipping.convolution import patch_gradients, patch_windows
 from pacdp.clipping.losses import Loss, loss_gradients
 from pacdp.clipping.numerics import (
     norms,
@@ -25,29 +26,30 @@ from pacdp.clipping.numerics import (
     zero_nonfinite,
     zero_nonfinite_,
 )
-from pacdp.clipping.per_example import patch_gradients, patch_windows
 
 Parameters = Mapping[str, Tensor]
 # From weights, one per example, to Σ_i w_i·gradient_i of each of a step's parameters.
 WeightedSums = Callable[[Tensor], dict[str, Tensor]]
+# Gradients of the inputs, gradient norms per example, and weighted sums.
+Backward = tuple[Tensor | None, Tensor | None, WeightedSums | None]
 _ONE = torch.ones(())
 
 
 class Step(Protocol):
-    """One link of the chain."""
+    """One layer of the sequence."""
 
     def forward(self, parameters: Parameters, inputs: Tensor, lead: int) -> tuple[Tensor, Any]:
-        """The outputs, and what the way back needs."""
+        """Compute the outputs, and what the backward pass needs."""
 
     def backward(
         self, parameters: Parameters, saved: Any, gradients: Tensor, onward: bool
-    ) -> tuple[Tensor | None, Tensor | None, WeightedSums | None]:
-        """Gradients of the inputs if ``onward``, gradient norms per example, and weighted sums."""
+    ) -> Backward:
+        """Compute the gradients; those of the inputs only if ``onward``."""
 
 
 @dataclass(frozen=True)
 class LinearStep:
-    """inputs (..., B, I), weight (..., O, I)."""
+    """A Linear layer: inputs (..., B, I), weight (..., O, I)."""
 
     weight: str
     bias: str | None
@@ -63,26 +65,26 @@ class LinearStep:
 
     def backward(
         self, parameters: Parameters, saved: Tensor, gradients: Tensor, onward: bool
-    ) -> tuple[Tensor | None, Tensor, WeightedSums]:
+    ) -> Backward:
         # A bias is a weight whose input is one.
         lengths = norms(saved) if self.bias is None else torch.hypot(raw_norms(saved), _ONE)
         lengths *= norms(gradients)
 
         def sums(weights: Tensor) -> dict[str, Tensor]:
             scaled = zero_nonfinite_(gradients * weights.unsqueeze(-1))
-            made = {self.weight: sum_products(scaled, zero_nonfinite(saved))}
+            total = {self.weight: sum_products(scaled, zero_nonfinite(saved))}
             if self.bias is not None:
-                made[self.bias] = sum_rows(scaled)
-            return made
+                total[self.bias] = sum_rows(scaled)
+            return total
 
         return gradients @ parameters[self.weight] if onward else None, lengths, sums
 
 
 @dataclass(frozen=True)
 class ConvolutionStep:
-    """inputs (..., B, C, H, W), weight (..., O, C, kh, kw).
+    """A Conv2d layer: inputs (..., B, C, H, W), weight (..., O, C, kh, kw).
 
-    One model's outputs come from the library's own kernels, many models' from products of patches.
+    One model's outputs come from torch's own kernels, many models' from products of patches.
     """
 
     weight: str
@@ -93,10 +95,14 @@ class ConvolutionStep:
     def forward(self, parameters: Parameters, inputs: Tensor, lead: int) -> tuple[Tensor, Any]:
         weight = parameters[self.weight]
         bias = None if self.bias is None else parameters[self.bias]
-        windows = self._windows(inputs.flatten(0, lead - 1), weight)
+        images = inputs.flatten(0, lead - 1)
+        high, wide = self.padding
+        if high or wide:
+            images = F.pad(images, (wide, wide, high, high))
+        windows = patch_windows(images, weight.shape[-2:], self.stride)
         saved = (inputs.shape, windows)
         if lead == 1:
-            # Channels last in memory: the pooling that follows is faster so.
+            # Channels last in memory make the pooling that follows faster.
             weight = weight.contiguous(memory_format=torch.channels_last)
             return F.conv2d(inputs, weight, bias, self.stride, self.padding), saved
         patches = windows.flatten(3).reshape(len(weight), -1, weight[0, 0].numel())
@@ -106,21 +112,15 @@ class ConvolutionStep:
         shape = (inputs.shape[1], *windows.shape[1:3])
         return outputs.unflatten(1, shape).permute(0, 1, 4, 2, 3), saved
 
-    def _windows(self, images: Tensor, weight: Tensor) -> Tensor:
-        high, wide = self.padding
-        if high or wide:
-            images = F.pad(images, (wide, wide, high, high))
-        return patch_windows(images, weight.shape[-2:], self.stride)
-
     def backward(
         self, parameters: Parameters, saved: Any, gradients: Tensor, onward: bool
-    ) -> tuple[Tensor | None, Tensor, WeightedSums]:
+    ) -> Backward:
         shape, windows = saved
         weight = parameters[self.weight]
         front = gradients.shape[:-3]
-        made = patch_gradients(windows, gradients.flatten(0, len(front) - 1))
-        made = made.flatten(1).unflatten(0, front)
-        lengths = norms(made)
+        per_example = patch_gradients(windows, gradients.flatten(0, len(front) - 1))
+        per_example = per_example.flatten(1).unflatten(0, front)
+        lengths = norms(per_example)
         shifts = gradients.sum((-2, -1)) if self.bias is not None else None
         if shifts is not None:
             lengths = torch.hypot(lengths, norms(shifts))
@@ -128,31 +128,27 @@ class ConvolutionStep:
         def sums(weights: Tensor) -> dict[str, Tensor]:
             column = weights.unsqueeze(-1)
             *models, out, channels, high, wide = weight.shape
-            total = sum_products(column, zero_nonfinite_(made))
+            total = sum_products(column, zero_nonfinite_(per_example))
             total = total.view(*models, out, high, wide, channels)
-            found = {self.weight: total.movedim(-1, -3)}
+            result = {self.weight: total.movedim(-1, -3)}
             if self.bias is not None and shifts is not None:
-                found[self.bias] = sum_products(column, zero_nonfinite_(shifts)).squeeze(-2)
-            return found
+                result[self.bias] = sum_products(column, zero_nonfinite_(shifts)).squeeze(-2)
+            return result
 
-        return self._inputs(weight, shape, gradients) if onward else None, lengths, sums
+        return self._input_gradients(weight, shape, gradients) if onward else None, lengths, sums
 
-    def _inputs(self, weight: Tensor, shape: torch.Size, gradients: Tensor) -> Tensor:
+    def _input_gradients(self, weight: Tensor, shape: torch.Size, gradients: Tensor) -> Tensor:
+        places = {"stride": self.stride, "padding": self.padding}
         if weight.ndim == 4:
-            return conv2d_input(shape, weight, gradients, stride=self.stride, padding=self.padding)
+            return conv2d_input(shape, weight, gradients, **places)
         columns = weight.flatten(2).mT.unsqueeze(1) @ gradients.flatten(3)
-        return F.fold(
-            columns.flatten(0, 1),
-            shape[-2:],
-            weight.shape[-2:],
-            stride=self.stride,
-            padding=self.padding,
-        ).unflatten(0, shape[:2])
+        images = F.fold(columns.flatten(0, 1), shape[-2:], weight.shape[-2:], **places)
+        return images.unflatten(0, shape[:2])
 
 
 @dataclass(frozen=True)
 class PoolStep:
-    """Largest of each rectangle, without overlap."""
+    """A MaxPool2d layer without overlap."""
 
     size: tuple[int, int]
 
@@ -164,7 +160,7 @@ class PoolStep:
 
     def backward(
         self, parameters: Parameters, saved: Any, gradients: Tensor, onward: bool
-    ) -> tuple[Tensor | None, None, None]:
+    ) -> Backward:
         images, winners = saved
         front = gradients.shape[:-3]
         flat = gradients.flatten(0, len(front) - 1)
@@ -177,7 +173,7 @@ class PoolStep:
 
 @dataclass(frozen=True)
 class ActivationStep:
-    """An elementwise function with a gradient that its output tells."""
+    """An elementwise function whose gradient follows from its output."""
 
     function: Callable[[Tensor], Tensor]
     slope: Callable[[Tensor, Tensor], Tensor]
@@ -189,7 +185,7 @@ class ActivationStep:
 
     def backward(
         self, parameters: Parameters, saved: Tensor, gradients: Tensor, onward: bool
-    ) -> tuple[Tensor | None, None, None]:
+    ) -> Backward:
         return self.slope(gradients, saved), None, None
 
 
@@ -204,17 +200,17 @@ class FlattenStep:
 
     def backward(
         self, parameters: Parameters, saved: torch.Size, gradients: Tensor, onward: bool
-    ) -> tuple[Tensor | None, None, None]:
+    ) -> Backward:
         return gradients.reshape(saved), None, None
 
 
 @dataclass(frozen=True)
-class Chain:
-    """A model as steps; its parameters are named as the module's."""
+class SequentialModel:
+    """A model as a sequence of steps; its parameters are named as the module's."""
 
     steps: Sequence[Step]
 
-    def fits(self, example_dimensions: int) -> bool:
+    def accepts(self, example_dimensions: int) -> bool:
         """Whether an example of so many dimensions meets each layer as the steps expect it.
 
         torch applies a Linear layer to the last of any number of dimensions; a step does not.
@@ -230,7 +226,7 @@ class Chain:
         return True
 
     def outputs(self, parameters: Parameters, inputs: Tensor, *, lead: int) -> Tensor:
-        """What the models answer to their own examples."""
+        """Compute the models' outputs for their own examples."""
         for step in self.steps:
             inputs, _ = step.forward(parameters, inputs, lead)
         return inputs
@@ -238,33 +234,33 @@ class Chain:
     def gradients(
         self, parameters: Parameters, inputs: Tensor, targets: Tensor, loss: Loss, *, lead: int
     ) -> tuple[Tensor, WeightedSums]:
-        """Gradient norms per example, and the weighted sums of all parameters."""
+        """Compute gradient norms per example, and the weighted sums of all parameters."""
         saved = []
         for step in self.steps:
             inputs, kept = step.forward(parameters, inputs, lead)
             saved.append(kept)
         back: Tensor | None = loss_gradients(loss, inputs, targets, lead=lead)
         first = next(n for n, step in enumerate(self.steps) if hasattr(step, "weight"))
-        lengths: Tensor | None = None
+        total: Tensor | None = None
         parts: list[WeightedSums] = []
         for number in range(len(self.steps) - 1, first - 1, -1):
             assert back is not None
-            back, found, sums = self.steps[number].backward(
+            back, lengths, sums = self.steps[number].backward(
                 parameters, saved[number], back, number > first
             )
-            if found is not None and sums is not None:
-                lengths = found if lengths is None else torch.hypot(lengths, found)
+            if lengths is not None and sums is not None:
+                total = lengths if total is None else torch.hypot(total, lengths)
                 parts.append(sums)
-        assert lengths is not None
-        return lengths, lambda weights: {k: v for sums in parts for k, v in sums(weights).items()}
+        assert total is not None
+        return total, lambda weights: {k: v for sums in parts for k, v in sums(weights).items()}
 
 
-def as_chain(module: nn.Module) -> Chain | None:
-    """The module as a chain, or None if it is anything but a plain sequence of known layers.
+def as_sequential(module: nn.Module) -> SequentialModel | None:
+    """Return the module as a sequence of known steps, or None if it is anything else.
 
-    >>> as_chain(nn.Sequential(nn.Linear(4, 2), nn.ReLU(), nn.Linear(2, 1))) is not None
+    >>> as_sequential(nn.Sequential(nn.Linear(4, 2), nn.ReLU(), nn.Linear(2, 1))) is not None
     True
-    >>> as_chain(nn.GRU(4, 2)) is None
+    >>> as_sequential(nn.GRU(4, 2)) is None
     True
     """
     layers: list[tuple[str, nn.Module]] = [("", module)] if type(module) is nn.Linear else []
@@ -277,15 +273,14 @@ def as_chain(module: nn.Module) -> Chain | None:
     if not layers or not all(p.requires_grad and p.dtype == torch.float32 for p in parameters):
         return None
     tied = len(parameters) != sum(1 for _ in module.named_parameters(remove_duplicate=False))
-    hooked = any(is_modified(layer) for layer in module.modules())
-    steps = [_step(name, layer) for name, layer in layers]
-    if tied or hooked or not parameters or None in steps:
+    steps = [_make_step(name, layer) for name, layer in layers]
+    if tied or not parameters or None in steps or any(map(is_modified, module.modules())):
         return None
-    return Chain(_pooled_first([step for step in steps if step is not None]))
+    return SequentialModel(_move_pooling_forward([step for step in steps if step is not None]))
 
 
 def is_modified(layer: nn.Module) -> bool:
-    """Whether someone has a say in what the layer does, whom a chain would not ask."""
+    """Whether hooks, or a forward of this instance alone, change what the layer does."""
     hooks = (
         *(layer._forward_hooks, layer._forward_pre_hooks),
         *(layer._backward_hooks, layer._backward_pre_hooks),
@@ -293,46 +288,37 @@ def is_modified(layer: nn.Module) -> bool:
     return any(hooks) or "forward" in layer.__dict__
 
 
-def _pooled_first(steps: list[Step]) -> list[Step]:
-    """Rising functions and maxima can change places; after pooling there is less to do."""
+def _move_pooling_forward(steps: list[Step]) -> list[Step]:
+    """Pool before an activation: increasing functions commute with maxima, and it is cheaper."""
     for n in range(len(steps) - 1):
         if isinstance(steps[n], ActivationStep) and isinstance(steps[n + 1], PoolStep):
             steps[n], steps[n + 1] = steps[n + 1], steps[n]
     return steps
 
 
-def _step(name: str, layer: nn.Module) -> Step | None:
+def _make_step(name: str, layer: nn.Module) -> Step | None:
+    """Return the step of a layer; None for a layer or settings that are not covered."""
     kind = type(layer)
-    if isinstance(layer, nn.Linear) and kind is nn.Linear:
-        return LinearStep(f"{name}weight", f"{name}bias" if layer.bias is not None else None)
+    bias = f"{name}bias" if getattr(layer, "bias", None) is not None else None
+    if kind is nn.Linear:
+        return LinearStep(f"{name}weight", bias)
     if isinstance(layer, nn.Conv2d) and kind is nn.Conv2d:
-        return _convolution_step(name, layer)
+        plain = layer.groups == 1 and _pair(layer.dilation) == (1, 1)
+        if not plain or layer.padding_mode != "zeros" or isinstance(layer.padding, str):
+            return None
+        return ConvolutionStep(f"{name}weight", bias, _pair(layer.stride), _pair(layer.padding))
     if isinstance(layer, nn.MaxPool2d) and kind is nn.MaxPool2d:
-        size, stride, padding, dilation = (
-            _pair(value)
-            for value in (layer.kernel_size, layer.stride, layer.padding, layer.dilation)
-        )
-        plain = (size, (0, 0), (1, 1)) == (stride, padding, dilation)
-        return PoolStep(size) if plain and not layer.ceil_mode else None
-    if (
-        isinstance(layer, nn.Flatten)
-        and kind is nn.Flatten
-        and (layer.start_dim, layer.end_dim) == (1, -1)
-    ):
-        return FlattenStep()
+        settings = (layer.stride, layer.padding, layer.dilation)
+        size, *others = map(_pair, (layer.kernel_size, *settings))
+        plain = others == [size, (0, 0), (1, 1)] and not layer.ceil_mode
+        return PoolStep(size) if plain else None
+    if isinstance(layer, nn.Flatten) and kind is nn.Flatten:
+        return FlattenStep() if (layer.start_dim, layer.end_dim) == (1, -1) else None
     if kind is nn.ReLU:
         return ActivationStep(torch.relu, lambda g, y: torch.ops.aten.threshold_backward(g, y, 0))
     if kind is nn.Tanh:
         return ActivationStep(torch.tanh, lambda g, y: g * (1 - y * y))
     return None
-
-
-def _convolution_step(name: str, layer: nn.Conv2d) -> ConvolutionStep | None:
-    plain = layer.groups == 1 and _pair(layer.dilation) == (1, 1)
-    if not plain or layer.padding_mode != "zeros" or isinstance(layer.padding, str):
-        return None
-    bias = f"{name}bias" if layer.bias is not None else None
-    return ConvolutionStep(f"{name}weight", bias, _pair(layer.stride), _pair(layer.padding))
 
 
 def _pair(value: Any) -> tuple[int, int]:

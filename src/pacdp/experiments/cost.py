@@ -1,6 +1,5 @@
 """What a plan costs, before anything is trained."""
 
-import math
 import time
 from dataclasses import dataclass
 
@@ -8,6 +7,7 @@ import numpy as np
 import torch
 
 from pacdp.federation import Plan, Workbench
+from pacdp.federation.results import signal_to_noise
 from pacdp.models import parameter_count
 
 BYTES_PER_NUMBER = 4
@@ -31,15 +31,12 @@ class Cost:
 def cost(plan: Plan) -> Cost:
     """What the plan costs. A single step is timed, on random numbers.
 
-    The signal of a release is at most C, when all gradients point one way; the noise has the norm
-    σ·√d over the divisor. So the best case is divisor / (σ/C·√d).
-
-    >>> from pacdp.federation import Training, make_plan
+    >>> from pacdp.federation import Population, Recipe, Training, make_plan
     >>> from pacdp.methods import method
     >>> from pacdp.tasks import Classification
     >>> plan = make_plan(
-    ...     sizes={"a": 100}, shape=(13,), task=Classification(2), method=method("fixed"),
-    ...     training=Training(rounds=5, local_steps=2),
+    ...     Recipe(training=Training(rounds=5, local_steps=2)), method("fixed"),
+    ...     Population(sizes={"a": 100}, shape=(13,), task=Classification(2)),
     ... )
     >>> cost(plan).steps, cost(plan).bytes_per_round
     (10, 224)
@@ -53,23 +50,13 @@ def cost(plan: Plan) -> Cost:
         bytes_per_round=bytes_per_round(plan, size),
         steps=steps,
         seconds=steps * _step_seconds(bench),
-        signal_to_noise=signal_to_noise(plan, size),
+        signal_to_noise=[signal_to_noise(client, size) for client in plan.clients],
     )
 
 
 def bytes_per_round(plan: Plan, parameters: int) -> int:
     """What all clients of a round send and are sent."""
     return 2 * plan.per_round * parameters * BYTES_PER_NUMBER
-
-
-def signal_to_noise(plan: Plan, parameters: int) -> list[float | None]:
-    """For each client the best case of a release: all gradients of length C point one way."""
-    return [
-        None
-        if task.noise_multiplier is None
-        else task.divisor / (task.noise_multiplier * math.sqrt(parameters))
-        for task in plan.clients
-    ]
 
 
 def _step_seconds(bench: Workbench) -> float:

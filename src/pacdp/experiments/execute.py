@@ -1,31 +1,25 @@
-"""Running an experiment, and what came of it in one object."""
+"""Running prepared experiments."""
 
-import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
 
-import numpy as np
-
-from pacdp.experiments.cost import bytes_per_round, signal_to_noise
 from pacdp.experiments.prepare import Prepared
+from pacdp.experiments.results import RunResult
 from pacdp.federation import Checkpoint, Result, Workbench, simulate
 from pacdp.federation.engines.base import EngineName, choose_engine
-from pacdp.federation.evaluation import accuracy_by_budget
 from pacdp.federation.simulation import Observer
-from pacdp.privacy import Book
+from pacdp.privacy import Ledger
 
 
 def execute(
     prepared: Prepared,
     *,
     observe: Observer | None = None,
-    books: Sequence[Book | None] | None = None,
+    books: Sequence[Ledger | None] | None = None,
     checkpoint: Checkpoint | None = None,
     device: str = "cpu",
     engine: EngineName = "auto",
 ) -> Result:
-    """Run what was prepared."""
+    """Simulate a prepared experiment."""
     return simulate(
         prepared.plan,
         prepared.dataset,
@@ -47,67 +41,21 @@ def refuse_engine(prepared: Prepared, engine: str, *, device: str = "cpu") -> No
     choose_engine(engine, bench, make=lambda: Workbench(prepared.plan, device=device))
 
 
-def summary(prepared: Prepared, result: Result, *, profile: str | None) -> dict[str, Any]:
-    """One object that says what came of a run. What does not exist is null, never infinite."""
-    plan = result.plan
-    parameters = sum(value.numel() for value in result.model.values())
-    ratios = signal_to_noise(plan, parameters)
-    clients = [
-        {**client, "signal_to_noise": ratio}
-        for client, ratio in zip(result.clients(), ratios, strict=True)
-    ]
-    return {
-        "experiment": prepared.experiment.name,
-        "method": plan.method,
-        "seed": plan.seed,
-        "profile": profile,
-        "accuracy": result.metrics.get("accuracy"),
-        "metrics": dict(result.metrics),
-        "before_private_data": prepared.before,
-        "chance": result.chance,
-        "rounds": plan.rounds,
-        "seconds": result.seconds,
-        "parameters": parameters,
-        "bytes_per_round": bytes_per_round(plan, parameters),
-        "accuracy_by_budget": {
-            f"{budget:g}": accuracy
-            for budget, accuracy in accuracy_by_budget(
-                result.accuracies,
-                [client["epsilon_budget"] for client in clients],
-                _tested(prepared),
-            ).items()
-        },
-        "clients": clients,
-    }
-
-
-def _tested(prepared: Prepared) -> list[int]:
-    """The records that stand behind each client's accuracy."""
-    holders = prepared.dataset.test.clients
-    if prepared.partition.kind == "natural" and holders is not None:
-        return np.bincount(holders, minlength=len(prepared.partition)).tolist()
-    return prepared.partition.sizes.tolist()
-
-
-@dataclass(frozen=True)
-class Spread:
-    """A number over seeds."""
-
-    mean: float
-    deviation: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> "Spread":
-        """Mean and standard deviation (of the sample; 0 for one value).
-
-        >>> Spread.of([1.0, 3.0])
-        Spread(mean=2.0, deviation=1.4142135623730951)
-        """
-        spread = statistics.stdev(values) if len(values) > 1 else 0.0
-        return cls(statistics.fmean(values), spread)
-
-
-def epsilons(summaries: Sequence[Mapping[str, Any]], name: str) -> list[float]:
-    """All clients' ε of one kind over all runs; empty where there is none."""
-    values = [client[name] for one in summaries for client in one["clients"]]
-    return sorted(value for value in values if value is not None)
+def compare(
+    make: Callable[[str, int], Prepared],
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    *,
+    profile: str | None = None,
+    observe: Callable[[str, int], None] = lambda method, seed: None,
+) -> dict[str, list[RunResult]]:
+    """Run each method with each seed; ``make`` prepares a run, ``observe`` is told before it."""
+    results: dict[str, list[RunResult]] = {method: [] for method in methods}
+    for method in methods:
+        for seed in seeds:
+            observe(method, seed)
+            prepared = make(method, seed)
+            result = RunResult.of(prepared, execute(prepared), profile=profile)
+            # A comparison shows scores: the models of all runs may not fit into memory.
+            results[method].append(result.without_weights())
+    return results

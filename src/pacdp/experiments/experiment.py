@@ -16,8 +16,7 @@ from pydantic import Field, ValidationError
 from pacdp.config import Count, Real, Settings, explain
 from pacdp.data import CATALOGUE
 from pacdp.errors import InputError
-from pacdp.features import Representation
-from pacdp.federation import Aggregation, HotStart, Model, Privacy, Training
+from pacdp.federation import Recipe
 from pacdp.methods import METHODS, Method, method
 from pacdp.offline import Offline
 from pacdp.validation import meant
@@ -37,21 +36,13 @@ class Data(Settings):
     settings: dict[str, Real] = Field({}, description="The partition's, such as alpha.")
 
 
-class Experiment(Settings):
+class Experiment(Recipe):
     """All settings of an experiment."""
 
     name: str = Field(description="What it is called.")
     description: str = Field("", description="What it is, in a line.")
     method: str = Field("pac-dp", description="The method that is run unless another is named.")
     data: Data
-    representation: Representation | None = Field(
-        None, description="What the model sees instead of the records."
-    )
-    model: Model = Field(Model(), description="The model.")
-    training: Training
-    server: Aggregation = Field(Aggregation(), description="How updates are combined.")
-    privacy: Privacy = Field(Privacy(), description="What clients are promised.")
-    hot_start: HotStart | None = Field(None, description="A first model from public data.")
     offline: Offline = Field(Offline(), description="The grid that F is fitted on.")
     evaluate_every: Count = Field(1, description="Rounds between looks at the test records.")
     failure_rate: Real = Field(0.0, ge=0, lt=1, description="How often a client fails.")

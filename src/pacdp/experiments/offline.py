@@ -13,7 +13,7 @@ from pacdp.experiments.proxies import find_proxy
 from pacdp.features import fitted, pool, refuse_private
 from pacdp.features.network import Observer
 from pacdp.features.pipeline import quiet
-from pacdp.federation import Workbench, make_plan
+from pacdp.federation import Population, Recipe, Workbench, make_plan
 from pacdp.federation.hot_start import hot_start
 from pacdp.federation.local_model import Tensors
 from pacdp.methods.fedavg import FedAvg
@@ -42,12 +42,8 @@ def setting_for(
         sizes=_like(sizes, share),
         share=share,
         unit=dataset.unit,
-        training=experiment.training,
-        model=experiment.model,
-        privacy=experiment.privacy,
-        server=experiment.server,
+        recipe=experiment.recipe,
         schedule=_schedule(experiment),
-        representation=experiment.representation,
         initial=initial,
         partition=split.kind,
         settings=dict(split.settings),
@@ -83,13 +79,10 @@ def rehearsal(
         return proxy, None
     bench = Workbench(
         make_plan(
-            sizes={"nobody": 1},
-            shape=proxy.data.shape,
-            task=proxy.data.task,
-            method=FedAvg(),
-            training=experiment.training,
-            model=experiment.model,
-            seed=seed,
+            Recipe(training=experiment.training, model=experiment.model),
+            FedAvg(),
+            Population(sizes={"nobody": 1}, shape=proxy.data.shape, task=proxy.data.task),
+            seed,
         )
     )
     first = shown.represent(public.rehearsal, observe=observe)

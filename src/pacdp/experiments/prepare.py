@@ -1,6 +1,6 @@
 """From an experiment to what can be run: data, partition, plan and first model."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from pacdp.data import Dataset, Partition, load, partition, refuse_overlap
@@ -12,7 +12,7 @@ from pacdp.experiments.proxies import find_proxy
 from pacdp.features import Representation, fitted, pool, represent
 from pacdp.features.network import Observer
 from pacdp.features.pipeline import quiet
-from pacdp.federation import Plan, Workbench, make_plan
+from pacdp.federation import Plan, Population, Workbench, make_plan
 from pacdp.federation.hot_start import before_any_private_record, hot_start
 from pacdp.federation.local_model import Tensors
 from pacdp.methods import Method
@@ -92,22 +92,12 @@ def plan_for(
     """
     settings, shown = experiment.representation, seen(experiment, dataset, observe=observe)
     return make_plan(
-        sizes=split.named_sizes,
-        units=None if dataset.unit == "record" else split.named_units(dataset),
-        unit=dataset.unit,
-        shape=shown.shape,
-        task=dataset.task,
-        method=method,
-        training=experiment.training,
-        privacy=experiment.privacy,
-        server=experiment.server,
-        model=experiment.model,
-        hot_start=experiment.hot_start,
-        representation=settings,
+        experiment,
+        method,
+        replace(Population.of(dataset, split, data=experiment.name), shape=shown.shape),
+        seed,
         provenance={} if settings is None else fitted(settings, dataset.shape).provenance,
         tuning=experiment.tuning,
-        data=experiment.name,
-        seed=seed,
     )
 
 

@@ -17,21 +17,19 @@
 import json
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
-from safetensors.torch import load_file, save_file
-from torch import nn
+from safetensors.torch import save_file
 
 from pacdp.arithmetic import RUN_AGAIN
 from pacdp.errors import DataError, InputError
 from pacdp.experiments.prepare import Prepared
-from pacdp.federation import Checkpoint, Plan, Result, Workbench
-from pacdp.federation.local_model import Tensors
+from pacdp.experiments.results import RunResult
+from pacdp.federation import Checkpoint, Plan, RoundResult
 
 SETUP = ("curve.json", "experiment.json", "partition.json", "environment.json", ".plan.json")
 PACKAGES = ("pacdp", "torch", "numpy", "scipy", "dp-accounting")
@@ -82,51 +80,16 @@ class RunFolder:
         rows = [] if done is None else done.history
         (self.path / "metrics.jsonl").write_text("".join(_line(row) for row in rows))
 
-    def row(self, row: Mapping[str, Any]) -> None:
-        """Add a round's line."""
+    def add_round(self, result: RoundResult) -> None:
+        """Append the line of a round."""
         with (self.path / "metrics.jsonl").open("a") as out:
-            out.write(_line(row))
+            out.write(_line(result.to_json()))
 
-    def finish(self, result: Result, summary: Mapping[str, Any]) -> None:
-        """Write the model, and then the result: where that is, the run is whole."""
-        save_file(result.model, self.path / "model.safetensors")
-        _write(self.path / "result.json", summary)
-
-
-@dataclass(frozen=True, eq=False)
-class Run:
-    """A finished run, read back."""
-
-    path: Path
-    plan: Plan
-    result: dict[str, Any]
-    weights: Tensors
-
-    @classmethod
-    def load(cls, path: Path | str) -> "Run":
-        """Read a run folder.
-
-        The model in three lines: ``from pacdp.experiments import Run``,
-        ``run = Run.load("runs/heart")``, ``model = run.model()``.
-        """
-        folder = Path(path)
-        for name in ("plan.json", "result.json", "model.safetensors"):
-            if not (folder / name).is_file():
-                raise DataError(f"{folder}: has no {name}, must be the folder of a finished run")
-        try:
-            result = json.loads((folder / "result.json").read_text())
-            weights = load_file(folder / "model.safetensors")
-        except Exception as error:  # damaged files can fail in any way
-            raise DataError(f"{folder}: is damaged ({error})") from error
-        if not isinstance(result, dict):
-            raise DataError(f"{folder}: is damaged (result.json holds no object)")
-        return cls(folder, Plan.load_finished(folder / "plan.json"), result, weights)
-
-    def model(self) -> nn.Module:
-        """The trained model, ready for use."""
-        bench = Workbench(self.plan)
-        bench.load(self.weights)
-        return bench.model.eval()
+    def finish(self, result: RunResult) -> None:
+        """Write the model and then the result, whose presence says that the run is complete."""
+        assert result.weights is not None
+        save_file(result.weights, self.path / "model.safetensors")
+        _write(self.path / "result.json", result.to_json())
 
 
 def environment() -> dict[str, str]:

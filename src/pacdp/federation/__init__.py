@@ -10,32 +10,42 @@ from pacdp.federation.configuration import (
     Model,
     Optimiser,
     Privacy,
+    Recipe,
     Training,
 )
 from pacdp.federation.local_model import Workbench
 from pacdp.federation.messages import Broadcast, Reply
 from pacdp.federation.plan import ClientPlan, Plan, make_plan
+from pacdp.federation.population import Population
+from pacdp.federation.results import ClientResult, RoundResult
+from pacdp.federation.rounds import Callback, run_rounds
 from pacdp.federation.server import Server
 from pacdp.federation.simulation import Result, simulate
 
 __all__ = [
     "Aggregation",
     "Broadcast",
+    "Callback",
     "Checkpoint",
     "Client",
     "ClientPlan",
+    "ClientResult",
     "HotStart",
     "Levels",
     "Model",
     "Optimiser",
     "Plan",
+    "Population",
     "Privacy",
+    "Recipe",
     "Reply",
     "Result",
+    "RoundResult",
     "Server",
     "Spending",
     "Training",
     "Workbench",
     "make_plan",
+    "run_rounds",
     "simulate",
 ]

@@ -27,7 +27,7 @@ from pacdp.federation.local_model import Workbench
 from pacdp.federation.messages import Broadcast, Reply
 from pacdp.federation.plan import ClientPlan, Plan
 from pacdp.methods import Answer
-from pacdp.privacy import Book, MemoryBook, Release
+from pacdp.privacy import Ledger, MemoryLedger, Release
 
 
 class Client:
@@ -49,7 +49,7 @@ class Client:
         plan: Plan,
         records: Records,
         *,
-        book: Book | None = None,
+        book: Ledger | None = None,
         noise: NoiseOf | None = None,
         workbench: Workbench | None = None,
         checked: bool = False,
@@ -173,7 +173,7 @@ class Client:
     def _trained(self, work: Participation, bench: Workbench) -> Answer:
         """The method's answer; what goes wrong says where."""
         # Only what is not a chain can draw random numbers of its own.
-        chance = nullcontext() if bench.gradient.chain else self._own_dropout(work.round)
+        chance = nullcontext() if bench.gradient.sequential else self._own_dropout(work.round)
         try:
             with chance:
                 # All of it, since not every method clips each gradient.
@@ -204,7 +204,7 @@ class Client:
             yield
 
 
-def checked_book(plan: Plan, client: int, book: Book | None) -> Book | None:
+def checked_book(plan: Plan, client: int, book: Ledger | None) -> Ledger | None:
     """The book, if it promises the same as the plan; a new one in memory if there is none."""
     name, budget = plan.clients[client].name, plan.budget(client)
     if budget is None:
@@ -214,7 +214,7 @@ def checked_book(plan: Plan, client: int, book: Book | None) -> Book | None:
             )
         return None
     if book is None:
-        return MemoryBook(budget)
+        return MemoryLedger(budget)
     holder = getattr(book, "client", name)
     if holder != name:
         raise InputError(f"client {name}: its ledger is that of {holder}")

@@ -5,6 +5,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from pacdp.config import Count, Real, Settings, Whole
+from pacdp.features import Representation, Track
 from pacdp.federation.budget_schedule import Spending
 from pacdp.federation.budgets import Levels
 from pacdp.privacy import DEFAULT_DELTA
@@ -117,3 +118,27 @@ class HotStart(Settings):
     epochs: Count = Field(20, description="Passes over the proxy.")
     batch: Count = Field(64, description="Records in a step.")
     lr: Real = Field(1e-3, gt=0, allow_inf_nan=False, description="Learning rate of Adam.")
+
+
+class Recipe(Settings):
+    """What is trained, and how: everything public but the clients and the method."""
+
+    model: Model = Field(Model(), description="The model.")
+    training: Training = Field(description="Rounds, batches, steps and the clients' optimiser.")
+    server: Aggregation = Field(Aggregation(), description="How updates are combined.")
+    privacy: Privacy = Field(Privacy(), description="What clients are promised.")
+    hot_start: HotStart | None = Field(None, description="A first model from public data.")
+    representation: Representation | None = Field(
+        None, description="What the model sees instead of the records."
+    )
+
+    @property
+    def recipe(self) -> "Recipe":
+        """These settings alone, of a plan or an experiment that has more."""
+        return Recipe(**{name: getattr(self, name) for name in Recipe.model_fields})
+
+    @property
+    def track(self) -> Track:
+        """Whether public records went into the first model or into what it sees."""
+        seen: Track = "private-only" if self.representation is None else self.representation.track
+        return seen if self.hot_start is None else "public"

@@ -30,31 +30,23 @@ from pacdp.arithmetic import ARITHMETIC, refuse_other_arithmetic
 from pacdp.clipping.numerics import check_clipping_bound
 from pacdp.config import Settings, explain
 from pacdp.errors import DataError, InputError
-from pacdp.features import Representation, Track
 from pacdp.federation.budgets import deal_budgets
 from pacdp.federation.client_sampling import (
     participants,
     participation_cap,
     participations_ahead,
 )
-from pacdp.federation.configuration import Aggregation, HotStart, Model, Privacy, Training
+from pacdp.federation.configuration import Privacy, Recipe, Training
+from pacdp.federation.population import Population
 from pacdp.methods import Charge, Method, Terms, method
-from pacdp.privacy import Adjacency, Book, Guarantee, Release, Scope, account, total_mu
+from pacdp.privacy import Adjacency, Guarantee, Ledger, Release, Scope, account, total_mu
 from pacdp.tasks import Task, load_task
-from pacdp.validation import word
 
 # A budget must be more than nothing, also where one release costs nothing that can be told.
 SMALLEST_EPSILON = 1e-12
 
 
 _ADJACENCY = {adjacency.value: adjacency for adjacency in Adjacency}
-
-
-def _read_task(given: Any) -> Task:
-    try:
-        return load_task(given)
-    except InputError as error:
-        raise ValueError(error) from None
 
 
 class ClientPlan(Settings):
@@ -100,24 +92,16 @@ class ClientPlan(Settings):
         return self.charges[0].noise_multiplier if self.charges else None
 
 
-class Plan(Settings):
+class Plan(Recipe):
     """A whole training before it starts."""
 
     arithmetic: int
     """The version of clipping, rounding and noise; another one gives the run another name."""
     data: str
-    model: Model
     shape: tuple[int, ...]
-    task: Annotated[Task, PlainValidator(_read_task), PlainSerializer(lambda task: task.to_json())]
-    training: Training
-    server: Aggregation
-    privacy: Privacy
-    hot_start: HotStart | None = None
-    """How public data train the first model; None where it is random."""
-    representation: Representation | None = None
-    """What the model sees instead of the records; None where it sees them."""
+    task: Annotated[Task, PlainValidator(load_task), PlainSerializer(lambda task: task.to_json())]
     provenance: dict[str, str] = Field({})
-    """What that was made from."""
+    """What the features were made from."""
     tuning: dict[str, Any] | None = None
     """What was chosen on public data, why, and what it lets expect; None where nothing was."""
     method: str
@@ -176,12 +160,6 @@ class Plan(Settings):
         return _ADJACENCY[self.privacy.adjacency]
 
     @property
-    def track(self) -> Track:
-        """Whether public records went into the first model or into what it sees."""
-        seen = "private-only" if self.representation is None else self.representation.track
-        return seen if self.hot_start is None else "public"
-
-    @property
     def terms(self) -> dict[str, Any]:
         """What a curve must have been made for, to be of use here."""
         return {
@@ -232,7 +210,7 @@ class Plan(Settings):
             for charge in self.clients[client].charges
         ]
 
-    def noise_scale(self, client: int, round: int, book: Book) -> float:  # noqa: A002
+    def noise_scale(self, client: int, round: int, book: Ledger) -> float:  # noqa: A002
         """The noise of a participation over that of even spending, after what its run has spent.
 
         Infinite where nothing is left to spend.
@@ -240,7 +218,7 @@ class Plan(Settings):
         task, spending = self.clients[client], self.privacy.spending
         if spending.policy == "even":
             return 1.0
-        made = book.made(self.run)
+        made = book.count_releases(self.run)
         whole = total_mu(self.participation(client)) ** 2 * task.participations
         share = spending.share(
             made=made.total() // task.each,
@@ -349,51 +327,37 @@ def _content(path: Path) -> Any:
 
 
 def make_plan(
-    *,
-    sizes: dict[str, int],
-    shape: Sequence[int],
-    task: Task,
+    recipe: Recipe,
     method: Method,
-    training: Training,
-    privacy: Privacy | None = None,
-    server: Aggregation | None = None,
-    model: Model | None = None,
-    hot_start: HotStart | None = None,
-    representation: Representation | None = None,
+    population: Population,
+    seed: int = 0,
+    *,
     provenance: dict[str, str] | None = None,
     tuning: dict[str, Any] | None = None,
-    units: dict[str, int] | None = None,
-    unit: str = "record",
-    data: str = "data",
-    seed: int = 0,
     again: str = "",
 ) -> Plan:
-    """Decide everything, from public things alone.
+    """Decide everything about a training, from public information alone.
 
-    ``sizes`` are the clients' numbers of records; ``units`` those of persons (or whatever ``unit``
-    says), where several records belong to one. ``again`` is any word that tells a second run of the
-    same plan from the first, where both draw on one ledger.
+    ``again`` is any word that tells a second run of the same plan from the first, where both draw
+    on one ledger.
 
     >>> from pacdp.methods import method
     >>> from pacdp.tasks import Classification
     >>> plan = make_plan(
-    ...     sizes={"north": 200, "south": 50}, shape=(13,), task=Classification(2),
-    ...     method=method("fixed"),
-    ...     training=Training(rounds=10, local_epochs=5, batch=16),
-    ...     privacy=Privacy(epsilon=(0.5, 0.1)),
+    ...     Recipe(
+    ...         training=Training(rounds=10, local_epochs=5, batch=16),
+    ...         privacy=Privacy(epsilon=(0.5, 0.1)),
+    ...     ),
+    ...     method("fixed"),
+    ...     Population(sizes={"north": 200, "south": 50}, shape=(13,), task=Classification(2)),
     ... )
     >>> [(c.batches, c.releases, round(c.noise_multiplier, 2)) for c in plan.clients]
     [(13, 50, 49.72), (4, 50, 217.43)]
     """
-    privacy, server = privacy or Privacy(), server or Aggregation()
-    if not sizes:
-        raise InputError("clients: there are none, must be at least one")
-    word("unit", unit)
-    if (units is None) != (unit == "record"):
-        raise InputError(f"unit = {unit!r}: the number of units must be given just where there are")
+    training, privacy, sizes = recipe.training, recipe.privacy, population.sizes
     if not 0 <= seed < 2**63:
         raise InputError(f"seed = {seed}: must be a whole number from 0 to 2^63 - 1")
-    counted = sizes if units is None else units
+    counted = population.units or sizes
     per_round = training.asked(len(sizes))
     if per_round > len(sizes):
         raise InputError(f"clients_per_round = {per_round}: must be at most {len(sizes)}")
@@ -433,22 +397,17 @@ def make_plan(
             )
         )
     made = Plan(
+        **vars(recipe.recipe),
         arithmetic=ARITHMETIC,
-        data=data,
-        model=model or Model(),
-        shape=tuple(shape),
-        task=task,
-        training=training,
-        server=server,
-        privacy=privacy,
-        hot_start=hot_start,
-        representation=representation,
+        data=population.data,
+        shape=population.shape,
+        task=population.task,
         provenance=provenance or {},
         tuning=tuning,
         method=method.name,
         settings=method.model_dump(mode="json"),
         seed=seed,
-        unit=unit,
+        unit=population.unit,
         again=again,
         clients=tuple(clients),
     )

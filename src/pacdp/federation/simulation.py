@@ -21,15 +21,15 @@ from pacdp.federation.engines.base import EngineName, choose_engine
 from pacdp.federation.evaluation import accuracy_by_client, predict
 from pacdp.federation.local_model import Tensors, Workbench
 from pacdp.federation.plan import Plan
+from pacdp.federation.results import ClientResult, RoundResult, client_result
 from pacdp.federation.rounds import Callback, run_rounds
 from pacdp.federation.server import RoundOutcome, Server
 from pacdp.federation.transports import InProcessTransport, UnreliableTransport
-from pacdp.privacy import Book, Release, total_mu
-from pacdp.privacy.filter import listed
+from pacdp.privacy import Ledger, Release
+from pacdp.privacy.filter import list_releases
 
-Row = dict[str, Any]
-# Told each round when it is over.
-Observer = Callable[[Row], None]
+# Called with each round when it is over.
+Observer = Callable[[RoundResult], None]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -38,53 +38,32 @@ class Result:
 
     plan: Plan
     model: Tensors
-    history: Sequence[Row]
-    """One row for each round: what was asked, and how good the model was where it was evaluated."""
+    history: Sequence[RoundResult]
     metrics: Mapping[str, float]
     """Of the final model, on the test records."""
     chance: float | None
     """The headline metric of the best constant prediction, such as the most frequent class."""
     accuracies: Sequence[float | None]
     """What each client sees of the final model."""
-    books: Sequence[Book | None]
+    books: Sequence[Ledger | None]
     seconds: float
     refused: Counter[int] = field(default_factory=Counter)
     """How often each client refused because its plan or budget was used up."""
     failed: Counter[int] = field(default_factory=Counter)
 
-    def clients(self) -> list[Row]:
-        """Each client's guarantee, planned and realised. Without one it is null."""
-        return [self._client(number) for number in range(len(self.plan.clients))]
-
-    def _client(self, number: int) -> Row:
-        plan, task, book = self.plan, self.plan.clients[number], self.books[number]
-        # Of this run; its book may hold others as well.
-        made = [] if book is None else listed(book.made(plan.run))
-        planned = plan.planned(number)
-        realised = plan.certified(made)
-        noises = [charge.noise_multiplier for charge in task.charges]
-        sampled = [charge.sampling_rate for charge in task.charges if charge.sampling_rate < 1]
-        return {
-            "id": task.name,
-            "records": task.records,
-            "unit": plan.unit,
-            "epsilon_budget": task.budget,
-            "epsilon_planned": None if planned is None else planned.epsilon,
-            "epsilon_realised": None if realised is None else realised.epsilon,
-            "epsilon_ledger": None if book is None else book.filter.realised.epsilon,
-            "delta": plan.privacy.delta,
-            "adjacency": plan.privacy.adjacency,
-            "label": plan.label,
-            "releases": sum(release.count for release in made),
-            "releases_planned": task.releases,
-            "noise_multiplier": noises if len(noises) > 1 else task.noise_multiplier,
-            "noise_multiplier_range": _range([release.noise_multiplier for release in made]),
-            "mu_realised": None if realised is None or sampled else total_mu(made),
-            "sampling_rate": min(sampled, default=1.0),
-            "refused": self.refused[number],
-            "failed": self.failed[number],
-            "accuracy": self.accuracies[number],
-        }
+    def clients(self) -> list[ClientResult]:
+        """Collect each client's guarantee, planned and spent, and its accuracy."""
+        parameters = sum(value.numel() for value in self.model.values())
+        return [
+            client_result(
+                *(self.plan, number, self.books[number]),
+                parameters=parameters,
+                accuracy=self.accuracies[number],
+                refused=self.refused[number],
+                failed=self.failed[number],
+            )
+            for number in range(len(self.plan.clients))
+        ]
 
 
 def simulate(
@@ -93,7 +72,7 @@ def simulate(
     partition: Partition,
     *,
     initial: Tensors | None = None,
-    books: Sequence[Book | None] | None = None,
+    books: Sequence[Ledger | None] | None = None,
     failure_rate: float = 0.0,
     evaluate_every: int = 1,
     observe: Observer | None = None,
@@ -113,16 +92,16 @@ def simulate(
     ``one-by-one`` is for debugging.
 
     >>> from pacdp.data import load, partition
-    >>> from pacdp.federation import Privacy, Training, make_plan
+    >>> from pacdp.federation import Population, Privacy, Recipe, Training, make_plan
     >>> from pacdp.methods import method
     >>> data = load("heart")
     >>> hospitals = partition(data, "natural")
-    >>> plan = make_plan(
-    ...     sizes=hospitals.named_sizes, shape=data.shape, task=data.task, method=method("fixed"),
-    ...     training=Training(rounds=3, local_steps=1), privacy=Privacy(epsilon=1.0),
+    >>> recipe = Recipe(
+    ...     training=Training(rounds=3, local_steps=1), privacy=Privacy(epsilon=1.0)
     ... )
+    >>> plan = make_plan(recipe, method("fixed"), Population.of(data, hospitals), seed=0)
     >>> result = simulate(plan, data, hospitals)
-    >>> [round(client["epsilon_realised"], 6) for client in result.clients()]
+    >>> [round(client.epsilon_spent, 6) for client in result.clients()]
     [1.0, 1.0, 1.0, 1.0]
     """
     if checkpoint is not None and books is not None:
@@ -152,7 +131,7 @@ def simulate(
         seed=plan.seed,
     )
     run_rounds(server, transport, callbacks, start=len(history.rows))
-    if history.refused and not any(row["answered"] for row in history.rows):
+    if history.refused and not any(row.answered for row in history.rows):
         raise BudgetExceededError(
             f"{plan.run}: no client answered in any of {plan.rounds} rounds, so nothing was "
             f"trained; {sum(history.refused.values())} requests were refused"
@@ -180,7 +159,7 @@ class _History:
         server: Server,
         bench: Workbench,
         dataset: Dataset,
-        ledgers: Sequence[Book | None],
+        ledgers: Sequence[Ledger | None],
         *,
         evaluate_every: int,
     ) -> None:
@@ -190,7 +169,7 @@ class _History:
         self._every = evaluate_every
         self._predicted: NDArray[Any] | None = None
         self.ledgers = ledgers
-        self.rows: list[Row] = []
+        self.rows: list[RoundResult] = []
         self.refused: Counter[int] = Counter()
         self.failed: Counter[int] = Counter()
         self.started = time.perf_counter()
@@ -205,20 +184,21 @@ class _History:
         plan = self._server.plan
         self.refused.update(outcome.refused)
         self.failed.update(outcome.failed)
-        row: Row = {
-            "round": outcome.round + 1,
-            "asked": len(outcome.asked),
-            "answered": len(outcome.answered),
-            "epsilon_spent": _spent(self.ledgers),
-            "adjacency": plan.privacy.adjacency,
-            "seconds": self.seconds,
-        }
-        if outcome.clipping_bound is not None:
-            row["clipping_bound"] = outcome.clipping_bound
-        self._predicted = None
+        seconds, metrics, self._predicted = self.seconds, {}, None
         if (outcome.round + 1) % self._every == 0 or outcome.round + 1 == plan.rounds:
-            row |= plan.task.quick_metrics(self.predict(), self._labels)
-        self.rows.append(row)
+            metrics = plan.task.quick_metrics(self.predict(), self._labels)
+        self.rows.append(
+            RoundResult(
+                round=outcome.round + 1,
+                asked=len(outcome.asked),
+                answered=len(outcome.answered),
+                epsilon_spent=_spent(self.ledgers),
+                adjacency=plan.privacy.adjacency,
+                seconds=seconds,
+                clipping_bound=outcome.clipping_bound,
+                metrics=metrics,
+            )
+        )
 
     def predict(self) -> NDArray[Any]:
         """What the model answers to the test records."""
@@ -247,7 +227,7 @@ class _Checkpointing:
             raise InputError(f"engine = {self._engine}: must be {saved.engine}, as it was begun")
         self._server.restore(saved.server)
         _replay(self._server.plan, history.ledgers, saved.made)
-        history.rows = list(saved.history)
+        history.rows = [RoundResult.from_json(row) for row in saved.history]
         history.refused.update(saved.refused)
         history.failed.update(saved.failed)
         history.started -= saved.seconds
@@ -263,7 +243,7 @@ class _Checkpointing:
                 made=_made(self._server.plan, history.ledgers),
                 refused=dict(history.refused),
                 failed=dict(history.failed),
-                history=history.rows,
+                history=[row.to_json() for row in history.rows],
                 seconds=history.seconds,
             )
         )
@@ -280,17 +260,17 @@ class _Observing:
         self._observe(self._history.rows[-1])
 
 
-def _made(plan: Plan, books: Sequence[Book | None]) -> dict[int, list[dict[str, Any]]]:
+def _made(plan: Plan, books: Sequence[Ledger | None]) -> dict[int, list[dict[str, Any]]]:
     """The releases that each client has paid for."""
     return {
-        number: [release.to_dict() for release in listed(book.made(plan.run))]
+        number: [release.to_dict() for release in list_releases(book.count_releases(plan.run))]
         for number, book in enumerate(books)
         if book is not None
     }
 
 
 def _replay(
-    plan: Plan, books: Sequence[Book | None], made: Mapping[int, list[dict[str, Any]]]
+    plan: Plan, books: Sequence[Ledger | None], made: Mapping[int, list[dict[str, Any]]]
 ) -> None:
     """Bring new books to where they stood."""
     for number, releases in made.items():
@@ -305,12 +285,7 @@ def _replay(
         book.reserve(*again, run=plan.run, label=plan.label)
 
 
-def _range(values: Sequence[float]) -> list[float] | None:
-    """The least and the most; None of nothing."""
-    return [min(values), max(values)] if values else None
-
-
-def _spent(books: Sequence[Book | None]) -> float | None:
+def _spent(books: Sequence[Ledger | None]) -> float | None:
     """The most that any client has been charged so far."""
     states = [book.filter for book in books if book is not None]
     # A sampled plan is charged as a whole when it is frozen: at most its budget.

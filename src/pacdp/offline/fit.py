@@ -148,9 +148,10 @@ def _simulate_rate(
     setting: Setting, rate: float, grid: Grid, offline: Offline, worker: Worker
 ) -> RateChoices:
     """Select C* under another learning rate; with nearly all gradients clipped, lr·C matters."""
-    training = setting.training
+    training = setting.recipe.training
     optimiser = training.optimiser.model_copy(update={"lr": rate})
-    other = replace(setting, training=training.model_copy(update={"optimiser": optimiser}))
+    training = training.model_copy(update={"optimiser": optimiser})
+    other = replace(setting, recipe=setting.recipe.model_copy(update={"training": training}))
     matrix = run_grid(other, grid, worker=worker)
     choices = select_thresholds(matrix.scores, matrix.bounds, rule=offline.rule)
     return RateChoices(

@@ -53,7 +53,7 @@ def score_pairs(
     bounds = np.array([bound for _, bound in pairs])
 
     def bounds_of(seed: int, client: int, round: int) -> FloatArray:  # noqa: A002
-        return bounds * setting.schedule.factor(round, rounds=setting.training.rounds)
+        return bounds * setting.schedule.factor(round, rounds=setting.recipe.training.rounds)
 
     simulation = GridSimulation(
         # Bounds come from the pairs; what differs between budgets is the noise.

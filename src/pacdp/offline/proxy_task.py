@@ -14,8 +14,7 @@ from torch import Tensor
 from pacdp.curve import Curve
 from pacdp.data import Dataset, Partition, partition
 from pacdp.data.proxy import Proxy
-from pacdp.features import Representation
-from pacdp.federation import Aggregation, Model, Plan, Privacy, Training, make_plan, simulate
+from pacdp.federation import Plan, Population, Recipe, Training, make_plan, simulate
 from pacdp.methods import method
 from pacdp.schedule import Schedule
 
@@ -34,15 +33,10 @@ class Setting:
 
     proxy: Proxy
     sizes: Mapping[str, int]
-    training: Training
-    model: Model
-    privacy: Privacy
-    server: Aggregation = field(default_factory=Aggregation)
+    recipe: Recipe
     schedule: Schedule = field(default_factory=Schedule)
     unit: str = "record"
     """What ``sizes`` count, and what a budget protects."""
-    representation: Representation | None = None
-    """How the proxy's records came to look as they do."""
     initial: Mapping[str, Tensor] | None = None
     """A first model from other public records; by default it is random."""
     partition: str = "natural"
@@ -63,22 +57,22 @@ class Setting:
 
     def plan(self, epsilon: float, bound: float, seed: int) -> Plan:
         """The same plan with one budget and one bound for all."""
-        data = self.proxy.data
         low, high = epsilon / 2, epsilon * 2
         constant = Curve(family="power", coefficients=(bound, 0.0), domain=(low, high))
-        return make_plan(
-            sizes=self.records(seed)[1].named_sizes,
-            shape=data.shape,
-            task=data.task,
-            method=method("pac-dp", {"curve": constant, "schedule": self.schedule}),
-            training=self.rehearsed(self.training),
-            privacy=self.privacy.model_copy(update={"epsilon": epsilon}),
-            server=self.server,
-            model=self.model,
-            representation=self.representation,
-            data=data.name,
-            seed=seed,
+        recipe = self.recipe.model_copy(
+            update={
+                "training": self.rehearsed(self.recipe.training),
+                "privacy": self.recipe.privacy.model_copy(update={"epsilon": epsilon}),
+                "hot_start": None,
+            }
         )
+        chosen = method("pac-dp", {"curve": constant, "schedule": self.schedule})
+        return make_plan(recipe, chosen, self.population(seed), seed)
+
+    def population(self, seed: int) -> Population:
+        """The clients among whom the proxy's records are dealt out. A unit is one record here."""
+        data, split = self.records(seed)
+        return Population(sizes=split.named_sizes, shape=data.shape, task=data.task, data=data.name)
 
     def records(self, seed: int) -> tuple[Dataset, Partition]:
         """The proxy's records, dealt out among as many clients as the run has."""
@@ -91,7 +85,7 @@ class Setting:
             self.plan(epsilon, bound, seed),
             *(data, split),
             initial=None if self.initial is None else dict(self.initial),
-            evaluate_every=self.training.rounds,
+            evaluate_every=self.recipe.training.rounds,
         )
         return data.task.score(result.metrics)
 
@@ -101,7 +95,7 @@ class Setting:
         some = self.plan(1.0, 1.0, 0)
         return {
             **some.terms,
-            "training": self.training.model_dump(mode="json"),
+            "training": self.recipe.training.model_dump(mode="json"),
             "schedule": self.schedule.model_dump(mode="json"),
             "sizes": sorted(self.sizes.values()),
             "partition": {"kind": self.partition, **self.settings},
@@ -111,7 +105,7 @@ class Setting:
     def digest(self) -> str:
         """Tells this setting from any other."""
         terms = self.terms
-        if self.representation is None:
+        if self.recipe.representation is None:
             # As before there were any: what was computed then is still of use.
             del terms["representation"]
         content: dict[str, Any] = {"terms": terms, "proxy": self.proxy.data.train.digest}

@@ -10,22 +10,22 @@ from pacdp.privacy.accounting import Calibration, account, calibrate, calibrate_
 from pacdp.privacy.filter import Filter, Tally
 from pacdp.privacy.gaussian import delta_for, epsilon_for, mu_for
 from pacdp.privacy.guarantee import DEFAULT_DELTA, Adjacency, Guarantee, Scope
-from pacdp.privacy.ledger import Entry, Ledger
-from pacdp.privacy.memory_ledger import Book, MemoryBook
+from pacdp.privacy.ledger import Ledger, MemoryLedger
 from pacdp.privacy.releases import Release, total_mu
+from pacdp.privacy.sqlite_ledger import Entry, SQLiteLedger
 
 __all__ = [
     "ACCOUNTANTS",
     "DEFAULT_DELTA",
     "Adjacency",
-    "Book",
     "Calibration",
     "Entry",
     "Filter",
     "Guarantee",
     "Ledger",
-    "MemoryBook",
+    "MemoryLedger",
     "Release",
+    "SQLiteLedger",
     "Scope",
     "Tally",
     "account",

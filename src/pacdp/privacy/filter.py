@@ -193,7 +193,7 @@ class Filter:
         Where noise was chosen from what earlier releases showed, the guarantee is the budget; this
         is then a reading of how much of it is used.
         """
-        return self._price(listed(self.spent))
+        return self._price(list_releases(self.spent))
 
     @property
     def mu_limit(self) -> float:
@@ -203,11 +203,11 @@ class Filter:
     @cached_property
     def mu_charged(self) -> float:
         """The total μ of the Gaussian releases made so far."""
-        return total_mu(release for release in listed(self.spent) if not release.sampled)
+        return total_mu(release for release in list_releases(self.spent) if not release.sampled)
 
     def _charged_releases(self) -> list[Release]:
         gaussian = Counter({one: n for one, n in self.spent.items() if not one.sampled})
-        return listed(gaussian + self.frozen)
+        return list_releases(gaussian + self.frozen)
 
     def _price(self, releases: list[Release]) -> Guarantee:
         if not releases:
@@ -247,6 +247,6 @@ def _mu_limit(epsilon: float, delta: float) -> float:
     return float(mu_for(epsilon, delta))
 
 
-def listed(tally: Tally) -> list[Release]:
+def list_releases(tally: Tally) -> list[Release]:
     """The releases of a tally, each with its count."""
     return [one.times(count) for one, count in tally.items() if count]

@@ -2,8 +2,8 @@
 
 It knows nothing of privacy. What it promises:
 
-- :meth:`Chain.append` returns only after its entries are committed and synced to the disk. SQLite
-  runs with a rollback journal and ``synchronous=EXTRA``: in any lesser mode a power cut can bring
+- :meth:`HashChain.append` returns only after its entries are committed and synced to the disk.
+  SQLite runs with a rollback journal and ``synchronous=EXTRA``: in any lesser mode a power cut can bring
   back the journal of a finished transaction, and with it an older state of the file.
 - What an appender decides on is what is in the file: it holds the write lock from before it reads
   until its entries are in. Two processes cannot both take the last of anything.
@@ -75,14 +75,14 @@ class Link:
         return cls(sequence, previous, body, hashlib.sha256(text.encode()).hexdigest())
 
 
-class Chain:
+class HashChain:
     """The file at ``path``, opened anew for each operation, so that nothing is held between."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @classmethod
-    def create(cls, path: Path, body: str) -> "Chain":
+    def create(cls, path: Path, body: str) -> "HashChain":
         """Make the file with its first entry. An existing file is never touched."""
         chain = cls(path)
         try:

@@ -1,299 +1,88 @@
-"""The client's own book of its budget: one file, debited before anything leaves.
+"""One interface for whoever spends: the durable ledger of a federation, or a book in memory.
 
-A release is reserved, committed and synced *before* it may leave the client. Over the budget it is
-refused with what is left. It is a :class:`~pacdp.privacy.hash_chain.Chain` of entries, and its
-state is the :class:`~pacdp.privacy.filter.Filter` that the entries add up to: nothing else is
-stored, so nothing can disagree with it. A crash at any moment can lose a release that was paid for,
-and never a payment.
-
-Several runs may draw on one ledger. No server is asked and none can raise the budget: it changes
-only by :meth:`Ledger.set_budget`, which is an entry itself.
-
->>> import tempfile, pathlib
->>> from pacdp.privacy import Adjacency, Guarantee, Ledger, Release, calibrate
->>> path = pathlib.Path(tempfile.mkdtemp()) / "hospital.ledger"
->>> budget = Guarantee(epsilon=0.5, adjacency=Adjacency.ZERO_OUT)
->>> ledger = Ledger.create(path, client="hospital", budget=budget)
->>> plan = calibrate(epsilon=0.5, releases=13).release()
->>> for participation in range(13):
-...     entries = ledger.reserve(plan.times(1), run="first")  # only now may the upload leave
->>> print(ledger.filter.realised)
-ε = 0.5 at δ = 1e-05, zero-out (exact)
->>> ledger.reserve(plan.times(1), run="first")
-Traceback (most recent call last):
-...
-pacdp.errors.BudgetExceededError: ...hospital.ledger: would reach ε = 0.52... left: 0 releases ...
+A simulation makes thousands of releases that never leave the machine. It keeps its books in memory,
+by the same arithmetic and with the same refusals.
 """
 
-import json
-import re
 import threading
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from datetime import UTC, datetime
-from itertools import groupby
-from pathlib import Path
-from typing import Any
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import Protocol
 
-from pacdp.errors import BudgetExceededError, InputError, LedgerError
+from pacdp.errors import BudgetExceededError
 from pacdp.privacy.filter import Filter, Tally
-from pacdp.privacy.guarantee import Adjacency, Guarantee
-from pacdp.privacy.hash_chain import Chain, Link
-from pacdp.privacy.memory_ledger import refuse_more
+from pacdp.privacy.guarantee import Guarantee
 from pacdp.privacy.releases import Release
-from pacdp.validation import budget as checked_budget
-from pacdp.validation import single, text, word
-
-_RELEASE_FIELDS = [field.name for field in fields(Release)]
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One line of the book: what happened, and its place in the chain."""
+def refuse_more(releases: Sequence[Release], made: Tally, *, run: str, at_most: int | None) -> None:
+    """Refuse releases with which a run would have made more than it may."""
+    wanted = sum(release.count for release in releases)
+    if at_most is not None and made.total() + wanted > at_most:
+        raise BudgetExceededError(
+            f"the run {run} has made {made.total()} releases of {at_most} planned, and asks for "
+            f"{wanted}"
+        )
 
-    sequence: int
-    hash: str
-    content: dict[str, Any]
 
-    @property
-    def kind(self) -> str:
-        """``open``, ``release``, ``freeze`` or ``budget``."""
-        return str(self.content["kind"])
+class Ledger(Protocol):
+    """What a client's training needs of its ledger."""
 
     @property
-    def release(self) -> Release:
-        """The releases that a ``release`` or ``freeze`` entry stands for."""
-        # Ledgers of the first days have no units: they are of records.
-        content = {"unit": "record", **self.content}
-        return Release(**{name: content[name] for name in _RELEASE_FIELDS})
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON and CSV."""
-        return {"sequence": self.sequence, **self.content, "hash": self.hash}
-
-
-class Ledger:
-    """A budget and everything drawn on it, in one file."""
-
-    durable = True
-
-    def __init__(self, path: Path | str, *, head: str | None = None) -> None:
-        """Open and verify the file.
-
-        ``head`` is the hash of an entry known from before, noted by someone outside: a copy that
-        does not contain it is refused, so a restored older one is noticed.
-        """
-        self._chain = Chain(Path(path))
-        # The state in memory follows the file in one step, whoever asks.
-        self._lock = threading.Lock()
-        links = self._chain.read()
-        if head is not None and not re.fullmatch("[0-9a-f]{64}", head):
-            raise InputError(f"head = {head!r}: must be the 64 hexadecimal digits of an entry")
-        if head is not None and head not in {link.hash for link in links}:
-            raise LedgerError(
-                f"{path}: does not contain the entry {head}: an older or another copy"
-            )
-        self._last = links[-1]
-        self.entries = self._parse(links)
-        self.client, self.filter = self._replay(self.entries)
-
-    @classmethod
-    def create(cls, path: Path | str, *, client: str, budget: Guarantee) -> "Ledger":
-        """Make a new ledger. An existing file is refused, whatever it holds.
-
-        >>> import tempfile
-        >>> from pacdp.privacy import Adjacency, Guarantee, Ledger, Release
-        >>> path = Path(tempfile.mkdtemp()) / "a.ledger"
-        >>> budget = Guarantee(epsilon=0.5, adjacency=Adjacency.ZERO_OUT)
-        >>> Ledger.create(path, client="a", budget=budget).filter.budget == budget
-        True
-        """
-        Filter(budget)  # refuses what is no budget before there is a file
-        word("client", client)
-        opening = {
-            "client": client,
-            "epsilon": budget.epsilon,
-            "delta": budget.delta,
-            "adjacency": budget.adjacency.value,
-            "unit": budget.unit,
-        }
-        Chain.create(Path(path), _body("open", opening))
-        return cls(path)
+    def durable(self) -> bool:
+        """Whether charges outlive the process; if so, noise must never be seeded."""
 
     @property
-    def path(self) -> Path:
-        """Where the file is."""
-        return self._chain.path
-
-    @property
-    def head(self) -> str:
-        """The hash of the newest entry known here. Note it down elsewhere to pin the history."""
-        return self._last.hash
+    def filter(self) -> Filter:
+        """The budget and what is spent of it."""
 
     def reserve(
         self, *releases: Release, run: str, label: str = "", at_most: int | None = None
-    ) -> list[Entry]:
-        """Debit releases, all or none, and return once the debit is on the disk.
+    ) -> object:
+        """Debit releases, all or none, before they leave; over the budget they are refused.
 
-        Only then may they leave. ``run`` names the training they belong to, which may make
-        ``at_most`` so many; ``label`` marks entries of modes whose budget is not what it seems,
-        such as per-release scope. The module's opening text has an example.
+        So are releases with which the run would have made more than ``at_most``.
         """
-        if not releases:
-            raise InputError("releases: is empty, must hold at least one release")
-        return self._append(
-            lambda current: current.spend(*releases),
-            [("release", _marks(run, label) | r.to_dict()) for r in releases],
-            lambda entries: refuse_more(releases, _made(entries, run), run=run, at_most=at_most),
-        )
 
-    def freeze(self, plan: Release, *, run: str, label: str = "") -> Entry:
-        """Charge a Poisson-sampled plan as a whole, before anything is released.
+    def freeze(self, plan: Release, *, run: str, label: str = "") -> object:
+        """Charge a Poisson-sampled plan as a whole, before anything is released."""
 
-        Its releases are then reserved one by one as they are made, at no further cost.
+    def count_releases(self, run: str) -> Tally:
+        """The releases that the run has made so far."""
 
-        >>> import tempfile
-        >>> from pacdp.privacy import Adjacency, Guarantee, Ledger, Release
-        >>> path = Path(tempfile.mkdtemp()) / "a.ledger"
-        >>> budget = Guarantee(epsilon=0.5, adjacency=Adjacency.ZERO_OUT)
-        >>> ledger = Ledger.create(path, client="a", budget=budget)
-        >>> coin = Release.clipped_sum(
-        ...     noise_multiplier=10, count=9, sampling_rate=0.1, adjacency=Adjacency.ZERO_OUT
-        ... )
-        >>> ledger.freeze(coin, run="sampled").kind
-        'freeze'
-        """
-        return self._append(
-            lambda current: current.freeze(plan),
-            [("freeze", _marks(run, label) | plan.to_dict())],
-        )[0]
 
-    def made(self, run: str) -> Tally:
-        """The releases that the run has made so far.
+class MemoryLedger:
+    """A ledger that lasts as long as the process: for simulations.
 
-        >>> import tempfile
-        >>> from pacdp.privacy import Adjacency, Guarantee, Ledger, Release
-        >>> path = Path(tempfile.mkdtemp()) / "a.ledger"
-        >>> budget = Guarantee(epsilon=0.5, adjacency=Adjacency.ZERO_OUT)
-        >>> Ledger.create(path, client="a", budget=budget).made("first").total()
-        0
-        """
-        return _made(self.entries, run)
+    >>> from pacdp.privacy import Adjacency, calibrate
+    >>> book = MemoryLedger(Guarantee(epsilon=0.5, adjacency=Adjacency.ZERO_OUT))
+    >>> book.reserve(calibrate(epsilon=0.5, releases=13).release(), run="first")
+    >>> book.count_releases("first").total(), str(book.filter.realised)
+    (13, 'ε = 0.5 at δ = 1e-05, zero-out (exact)')
+    """
 
-    def set_budget(self, epsilon: float, *, reason: str = "") -> Entry:
-        """Change ε, to no less than what is charged already. δ and adjacency stay for life.
+    durable = False
 
-        >>> import tempfile
-        >>> from pacdp.privacy import Adjacency, Guarantee, Ledger, Release
-        >>> path = Path(tempfile.mkdtemp()) / "a.ledger"
-        >>> budget = Guarantee(epsilon=0.5, adjacency=Adjacency.ZERO_OUT)
-        >>> ledger = Ledger.create(path, client="a", budget=budget)
-        >>> ledger.set_budget(0.8, reason="asked by the board").content["epsilon"]
-        0.8
-        """
-        # A plain float, whatever number was given: JSON knows no NumPy types.
-        epsilon = single("epsilon", checked_budget("epsilon", epsilon))
-        return self._append(
-            lambda current: current.rebudget(epsilon),
-            [("budget", {"epsilon": epsilon, "reason": text("reason", reason)})],
-        )[0]
+    def __init__(self, budget: Guarantee) -> None:
+        self.filter = Filter(budget)
+        self._runs: defaultdict[str, Tally] = defaultdict(Counter)
+        # Looking and spending are one step, whoever else asks.
+        self._lock = threading.Lock()
 
-    def _append(
-        self,
-        change: Callable[[Filter], Filter],
-        contents: Sequence[tuple[str, dict[str, Any]]],
-        admit: Callable[[list[Entry]], None] = lambda entries: None,
-    ) -> list[Entry]:
-        """Admit a change to the state in the file, not to the one in memory, and write it down."""
-
-        def decide(missed: Sequence[Link]) -> list[str]:
-            fresh = self._parse(missed)
-            admit(self.entries + fresh)
-            change(self._advance(fresh, self.filter))
-            return [_body(kind, content) for kind, content in contents]
-
+    def reserve(
+        self, *releases: Release, run: str, label: str = "", at_most: int | None = None
+    ) -> None:
+        """Debit releases, all or none; over the budget, or the run's number, they are refused."""
         with self._lock:
-            try:
-                links = self._chain.append(self._last, decide)
-            except BudgetExceededError as error:
-                raise BudgetExceededError(f"{self.path}: {error}") from None
-            fresh = self._parse(links)
-            self.filter = self._advance(fresh, self.filter)
-            self.entries += fresh
-            self._last = links[-1]
-            return fresh[-len(contents) :]
+            refuse_more(releases, self._runs[run], run=run, at_most=at_most)
+            self.filter = self.filter.spend(*releases)
+            for release in releases:
+                self._runs[run][release.times(1)] += release.count
 
-    def _parse(self, links: Sequence[Link]) -> list[Entry]:
-        entries = []
-        for link in links:
-            try:
-                content = json.loads(link.body)
-                if not {"kind", "time"} <= set(content):
-                    raise ValueError
-            except (ValueError, TypeError):
-                raise LedgerError(
-                    f"{self.path}: is damaged: entry {link.sequence} is not readable"
-                ) from None
-            entries.append(Entry(link.sequence, link.hash, content))
-        return entries
+    def freeze(self, plan: Release, *, run: str, label: str = "") -> None:
+        """Charge a Poisson-sampled plan as a whole, before anything is released."""
+        self.filter = self.filter.freeze(plan)
 
-    def _replay(self, entries: Sequence[Entry]) -> tuple[str, Filter]:
-        opening, *rest = entries
-        try:
-            client = str(opening.content["client"])
-            budget = Guarantee(
-                epsilon=opening.content["epsilon"],
-                delta=opening.content["delta"],
-                adjacency=Adjacency.parse(opening.content["adjacency"]),
-                unit=opening.content.get("unit", "record"),
-            )
-            state = Filter(budget)
-        except (KeyError, TypeError, InputError) as error:
-            raise LedgerError(f"{self.path}: is damaged: entry 1: {error}") from None
-        state = self._advance(rest, state)
-        if not state.within_budget:
-            raise LedgerError(
-                f"{self.path}: is overspent: {state.charged} charged of {state.budget}"
-            )
-        return client, state
-
-    def _advance(self, entries: Sequence[Entry], state: Filter) -> Filter:
-        """The state after more entries. They were admitted when written: they are only counted."""
-        for kind, group in groupby(entries, key=lambda entry: entry.kind):
-            same = list(group)
-            try:
-                if kind == "release":
-                    state = state.record(*(entry.release for entry in same))
-                elif kind == "freeze":
-                    for entry in same:
-                        state = state.freeze(entry.release)
-                elif kind == "budget":
-                    for entry in same:
-                        state = state.rebudget(entry.content["epsilon"])
-                else:
-                    raise InputError(f"kind = {kind!r}: is unknown")
-            except (KeyError, TypeError, InputError, BudgetExceededError) as error:
-                first, last = same[0].sequence, same[-1].sequence
-                raise LedgerError(
-                    f"{self.path}: is damaged: entries {first} to {last}: {error}"
-                ) from None
-        return state
-
-
-def _made(entries: Sequence[Entry], run: str) -> Tally:
-    """The releases of a run that the entries hold."""
-    made: Tally = Counter()
-    for entry in entries:
-        if entry.kind == "release" and entry.content.get("run") == run:
-            made[entry.release.times(1)] += entry.release.count
-    return made
-
-
-def _marks(run: str, label: str) -> dict[str, Any]:
-    return {"run": text("run", run), "label": text("label", label)}
-
-
-def _body(kind: str, content: dict[str, Any]) -> str:
-    time = datetime.now(UTC).isoformat(timespec="milliseconds")
-    return json.dumps({"kind": kind, "time": time, **content}, allow_nan=False, ensure_ascii=False)
+    def count_releases(self, run: str) -> Tally:
+        """The releases that the run has made so far."""
+        return Counter(self._runs[run])

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pacdp.errors import InputError
-from pacdp.experiments import Outcome
-from pacdp.experiments.execute import Spread
+from pacdp.experiments import RunResult
 from pacdp.federation import Plan
 from pacdp.formatting import terms
+from pacdp.stats import SampleStats
 
-Arms = Mapping[str, Sequence[Outcome]]
+Arms = Mapping[str, Sequence[RunResult]]
 
 
 def checked(arms: Arms) -> Arms:
@@ -38,7 +38,7 @@ def checked(arms: Arms) -> Arms:
     return arms
 
 
-def _shared(outcome: Outcome) -> str:
+def _shared(outcome: RunResult) -> str:
     """What must be the same for numbers to be compared."""
     plan = outcome.plan
     return (
@@ -47,12 +47,12 @@ def _shared(outcome: Outcome) -> str:
     )
 
 
-def arms_of(outcomes: Iterable[Outcome]) -> dict[str, list[Outcome]]:
-    """Outcomes by method, seeds within; settings are named where one method has several.
+def arms_of(outcomes: Iterable[RunResult]) -> dict[str, list[RunResult]]:
+    """RunResults by method, seeds within; settings are named where one method has several.
 
     A run that comes twice is refused: it would count as a seed of its own.
     """
-    groups: dict[str, list[Outcome]] = {}
+    groups: dict[str, list[RunResult]] = {}
     settings: dict[str, dict[str, str]] = {}
     seen: set[str] = set()
     for outcome in outcomes:
@@ -69,7 +69,7 @@ def arms_of(outcomes: Iterable[Outcome]) -> dict[str, list[Outcome]]:
     return made
 
 
-def _settings(outcome: Outcome) -> dict[str, str]:
+def _settings(outcome: RunResult) -> dict[str, str]:
     """All that can tell two arms apart, as flat names; a seed cannot."""
     plan = outcome.plan.model_dump(mode="json", exclude={"seed", "clients", "again"})
     plan["settings"] = {**plan["settings"]}
@@ -107,35 +107,32 @@ def metric_of(arms: Arms) -> str:
 
 def chance_of(arms: Arms) -> float | None:
     """The headline metric of the best constant prediction, if the task has such a baseline."""
-    chance = next(iter(arms.values()))[0].result["chance"]
-    return None if chance is None else float(chance)
+    return next(iter(arms.values()))[0].chance
 
 
-def over_rounds(outcomes: Sequence[Outcome], metric: str) -> dict[int, Spread]:
+def over_rounds(outcomes: Sequence[RunResult], metric: str) -> dict[int, SampleStats]:
     """Mean and deviation over seeds, for the rounds that were evaluated."""
     found: dict[int, list[float]] = {}
     for outcome in outcomes:
-        for row in outcome.rows:
-            if row.get(metric) is not None:
-                found.setdefault(row["round"], []).append(row[metric])
-    return {number: Spread.of(found[number]) for number in sorted(found)}
+        for row in outcome.history:
+            if metric in row.metrics:
+                found.setdefault(row.round, []).append(row.metrics[metric])
+    return {number: SampleStats.of(found[number]) for number in sorted(found)}
 
 
-def finals(outcomes: Sequence[Outcome], metric: str) -> dict[int, float]:
+def finals(outcomes: Sequence[RunResult], metric: str) -> dict[int, float]:
     """The final score of each seed; one that diverged has no loss, and is left out."""
     return {
-        outcome.plan.seed: float(outcome.result["metrics"][metric])
-        for outcome in outcomes
-        if outcome.result["metrics"].get(metric) is not None
+        outcome.seed: outcome.metrics[metric] for outcome in outcomes if metric in outcome.metrics
     }
 
 
-def by_level(outcomes: Sequence[Outcome]) -> dict[float, list[float]]:
+def by_level(outcomes: Sequence[RunResult]) -> dict[float, list[float]]:
     """The accuracies of each budget level over seeds; empty without budgets."""
     found: dict[float, list[float]] = {}
     for outcome in outcomes:
-        for budget, accuracy in outcome.result["accuracy_by_budget"].items():
-            found.setdefault(float(budget), []).append(accuracy)
+        for budget, accuracy in outcome.accuracy_by_budget.items():
+            found.setdefault(budget, []).append(accuracy)
     return {budget: found[budget] for budget in sorted(found)}
 
 

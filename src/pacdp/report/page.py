@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from pacdp import __version__
 from pacdp.curve import Curve
-from pacdp.experiments import Outcome
+from pacdp.experiments import RunResult
 from pacdp.experiments.run_folder import environment
 from pacdp.report import summary
 from pacdp.report.comparison import Arms, checked, terms_of
@@ -67,10 +67,10 @@ def page(
     comparison, each in its own place. ``versions`` are by default those at hand; the time is left
     out, so that the same outcomes give the same page.
 
-    >>> from pacdp.experiments import Outcome, prepare, read_experiment
+    >>> from pacdp.experiments import RunResult, prepare, read_experiment
     >>> from pacdp.experiments.execute import execute
     >>> prepared = prepare(read_experiment("heart", profile="smoke"))
-    >>> html = page("Heart", {"pac-dp": [Outcome.of(prepared, execute(prepared))]})
+    >>> html = page("Heart", {"pac-dp": [RunResult.of(prepared, execute(prepared))]})
     >>> html.splitlines()[0], "://" in html
     ('<!doctype html>', False)
     """
@@ -104,7 +104,7 @@ def page(
     )
 
 
-def _panel(number: int, label: str, outcomes: Sequence[Outcome]) -> Panel:
+def _panel(number: int, label: str, outcomes: Sequence[RunResult]) -> Panel:
     first = outcomes[0]
     pictures = {
         "thresholds": thresholds(outcomes),

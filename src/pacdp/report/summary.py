@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pacdp.experiments import Outcome
-from pacdp.experiments.execute import Spread, epsilons
+from pacdp.experiments import RunResult
+from pacdp.experiments.results import collect_epsilons
 from pacdp.formatting import counted, least_middle_most, score
 from pacdp.report.comparison import Arms, chance_of, finals, metric_of, terms_of
+from pacdp.stats import SampleStats
 
 KINDS = (
     "within the budgets",
@@ -30,7 +31,7 @@ def facts(arms: Arms) -> list[Fact]:
     plan, metric, chance = next(iter(arms.values()))[0].plan, metric_of(arms), chance_of(arms)
     seeds = sorted({outcome.plan.seed for outcomes in arms.values() for outcome in outcomes})
     means = {
-        label: Spread.of(list(found.values())).mean
+        label: SampleStats.of(list(found.values())).mean
         for label, outcomes in arms.items()
         if (found := finals(outcomes, metric))
     }
@@ -54,7 +55,7 @@ def facts(arms: Arms) -> list[Fact]:
     ]
 
 
-def _kind(outcomes: Sequence[Outcome]) -> str:
+def _kind(outcomes: Sequence[RunResult]) -> str:
     """What the budgets of an arm are worth."""
     if not _private(outcomes):
         return KINDS[3]
@@ -63,7 +64,7 @@ def _kind(outcomes: Sequence[Outcome]) -> str:
     return KINDS[0] if outcomes[0].plan.track == "private-only" else KINDS[1]
 
 
-def _private(outcomes: Sequence[Outcome]) -> bool:
+def _private(outcomes: Sequence[RunResult]) -> bool:
     return outcomes[0].plan.made_method.private
 
 
@@ -87,14 +88,14 @@ def sentences(arms: Arms) -> list[str]:
         "which are covered by no ε."
     )
     for label, outcomes in arms.items():
-        told = [outcome.result["before_private_data"] for outcome in outcomes]
-        held = [one[metric] for one in told if one and one.get(metric) is not None]
+        told = [outcome.before_private_data for outcome in outcomes]
+        held = [one[metric] for one in told if one and metric in one]
         if held:
             reached = list(finals(outcomes, metric).values())
-            after = score(Spread.of(reached).mean, metric) if reached else "nothing finite"
+            after = score(SampleStats.of(reached).mean, metric) if reached else "nothing finite"
             said.append(
                 f"{label}: public records alone bring the first model to "
-                f"{score(Spread.of(held).mean, metric)}; with the clients it ends at {after}."
+                f"{score(SampleStats.of(held).mean, metric)}; with the clients it ends at {after}."
             )
     return said
 
@@ -106,10 +107,9 @@ def warnings(arms: Arms) -> list[str]:
         mark = next((outcome.plan.label for outcome in outcomes if outcome.plan.label), "")
         if not mark:
             continue
-        results = [outcome.result for outcome in outcomes]
         asked, certified = (
-            least_middle_most(epsilons(results, f"epsilon_{kind}"))
-            for kind in ("budget", "realised")
+            least_middle_most(collect_epsilons(outcomes, field))
+            for field in ("epsilon_budget", "epsilon_spent")
         )
         said.append(
             f"{label if mark == label else f'{label} ({mark})'}: the budget is NOT what the whole "

@@ -1,10 +1,10 @@
 """The tables of a page."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from pacdp.experiments import Outcome
-from pacdp.experiments.execute import Spread, epsilons
+from pacdp.experiments import RunResult
+from pacdp.experiments.results import collect_epsilons
+from pacdp.federation import ClientResult
 from pacdp.formatting import (
     NOTHING,
     duration,
@@ -16,13 +16,14 @@ from pacdp.formatting import (
 )
 from pacdp.report.comparison import Arms, finals, metric_of, terms_of
 from pacdp.report.figures.base import Table
-from pacdp.report.figures.clients import left_over, ordered
+from pacdp.report.figures.clients import ordered
+from pacdp.stats import SampleStats
 
 
 def methods_table(arms: Arms) -> Table:
     """One row for each arm: what it reaches, what it was asked to keep, and what it certifies."""
     metric, plan = metric_of(arms), next(iter(arms.values()))[0].plan
-    first = any(outcome.result["before_private_data"] for runs in arms.values() for outcome in runs)
+    first = any(outcome.before_private_data for runs in arms.values() for outcome in runs)
     headings = (
         *("method", "seeds", f"final {metric}"),
         *(("before private data",) if first else ()),
@@ -30,16 +31,15 @@ def methods_table(arms: Arms) -> Table:
     )
     rows = []
     for label, outcomes in arms.items():
-        results = [outcome.result for outcome in outcomes]
-        sent = [result["bytes_per_round"] * result["rounds"] for result in results]
+        sent = [outcome.bytes_per_round * outcome.rounds for outcome in outcomes]
         rows.append(
             (
                 *(label, str(len(outcomes)), _mean(finals(outcomes, metric), metric)),
                 *((_before(outcomes, metric),) if first else ()),
-                least_middle_most(epsilons(results, "epsilon_budget")),
-                least_middle_most(epsilons(results, "epsilon_realised")),
+                least_middle_most(collect_epsilons(outcomes, "epsilon_budget")),
+                least_middle_most(collect_epsilons(outcomes, "epsilon_spent")),
                 size(sum(sent) / len(sent)),
-                duration(sum(result["seconds"] for result in results) / len(results)),
+                duration(sum(outcome.seconds for outcome in outcomes) / len(outcomes)),
             )
         )
     return Table(
@@ -56,17 +56,17 @@ def _mean(found: Mapping[int, float], metric: str) -> str:
         return NOTHING
     if len(found) == 1:
         return score(next(iter(found.values())), metric)
-    spread = Spread.of(list(found.values()))
+    spread = SampleStats.of(list(found.values()))
     return mean_and_deviation(spread.mean, spread.deviation, metric)
 
 
-def _before(outcomes: Sequence[Outcome], metric: str) -> str:
+def _before(outcomes: Sequence[RunResult], metric: str) -> str:
     """How good the first model was, where public records trained it."""
-    told = [outcome.result["before_private_data"] for outcome in outcomes]
+    told = [outcome.before_private_data for outcome in outcomes]
     return _mean({n: one[metric] for n, one in enumerate(told) if one}, metric)
 
 
-def clients_table(outcome: Outcome) -> Table:
+def clients_table(outcome: RunResult) -> Table:
     """One row for each client of a run."""
     return Table(
         (
@@ -79,19 +79,19 @@ def clients_table(outcome: Outcome) -> Table:
     )
 
 
-def _client(client: Mapping[str, Any]) -> tuple[str, ...]:
-    private = client["epsilon_realised"] is not None
+def _client(client: ClientResult) -> tuple[str, ...]:
+    private = client.epsilon_spent is not None
     return (
-        client["id"],
-        str(client["records"]),
-        number(client["epsilon_budget"]),
-        number(client["epsilon_planned"], 6),
-        number(client["epsilon_realised"], 6),
-        number(left_over(client)),
-        f"{client['releases']} / {client['releases_planned']}" if private else NOTHING,
-        number(client["noise_multiplier"]),
-        number(client["signal_to_noise"]),
-        str(client["refused"]),
-        str(client["failed"]),
-        score(client["accuracy"], "accuracy"),
+        client.name,
+        str(client.records),
+        number(client.epsilon_budget),
+        number(client.epsilon_planned, 6),
+        number(client.epsilon_spent, 6),
+        number(client.epsilon_left),
+        f"{client.releases} / {client.releases_planned}" if private else NOTHING,
+        number(client.noise_multiplier),
+        number(client.signal_to_noise),
+        str(client.refused),
+        str(client.failed),
+        score(client.accuracy, "accuracy"),
     )

@@ -4,11 +4,12 @@ A setting moves only where the gain is larger than its standard error, seed by s
 told from noise stays as it was.
 """
 
-import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from pacdp.stats import paired_difference
 
 Point = Mapping[str, Any]
 # How good a point is under each of several seeds: higher is better.
@@ -106,7 +107,5 @@ def compared(scores: Mapping[str, Sequence[float]], standing: str) -> tuple[Trie
 
 
 def _tried(value: Any, scores: Sequence[float], standing: Sequence[float]) -> Tried:
-    gains = [own - other for own, other in zip(scores, standing, strict=True)]
-    many = len(gains) > 1
-    error = statistics.stdev(gains) / math.sqrt(len(gains)) if many else 0.0
-    return Tried(value, statistics.fmean(scores), statistics.fmean(gains), error)
+    gain = paired_difference(scores, standing)
+    return Tried(value, statistics.fmean(scores), gain.mean, gain.standard_error)

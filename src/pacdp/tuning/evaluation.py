@@ -64,10 +64,7 @@ class Stage:
         """How good a candidate is, seed by seed, on public records that it was not trained on."""
         setting = self.setting(experiment, skew=skew, seeds=seeds)
         records = [setting.records(seed) for seed in seeds]
-        plans = [
-            self._plan(setting, experiment, method, *own, seed)
-            for own, seed in zip(records, seeds, strict=True)
-        ]
+        plans = [self._plan(setting, experiment, method, seed) for seed in seeds]
         initial = None if setting.initial is None else dict(setting.initial)
         together = method.private and can_stack_plan(plans[0])
         key = _key(experiment, skew, seeds) + _trained(plans, together=together)
@@ -77,27 +74,9 @@ class Stage:
         return self._scores[key]
 
     @staticmethod
-    def _plan(
-        setting: Setting,
-        experiment: Experiment,
-        method: Method,
-        data: Dataset,
-        split: Partition,
-        seed: int,
-    ) -> Plan:
-        made = make_plan(
-            sizes=split.named_sizes,
-            shape=data.shape,
-            task=data.task,
-            method=method,
-            training=experiment.training,
-            privacy=experiment.privacy,
-            server=experiment.server,
-            model=experiment.model,
-            representation=experiment.representation,
-            data=data.name,
-            seed=seed,
-        )
+    def _plan(setting: Setting, experiment: Experiment, method: Method, seed: int) -> Plan:
+        recipe = experiment.recipe.model_copy(update={"hot_start": None})
+        made = make_plan(recipe, method, setting.population(seed), seed)
         # Only then: a curve knows the plan of the task.
         return made.model_copy(update={"training": setting.rehearsed(made.training)})
 

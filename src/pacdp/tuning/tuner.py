@@ -247,10 +247,7 @@ def _setting(stage: Stage, planned: Experiment) -> Setting:
     assert isinstance(made, PacDp)
     return replace(
         stage.setting(planned),
-        training=planned.training,
-        model=planned.model,
-        server=planned.server,
-        privacy=planned.privacy,
+        recipe=planned.recipe,
         schedule=made.schedule,
     )
 

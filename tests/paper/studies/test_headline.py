@@ -4,7 +4,7 @@ import csv
 
 import pytest
 
-from pacdp.experiments import Outcome
+from pacdp.experiments import RunResult
 from pacdp.paper.studies.artifact_store import Shelf
 from pacdp.paper.studies.headline import headline, replaced
 from pacdp.paper.studies.study import read_study
@@ -23,16 +23,16 @@ def made(tmp_path_factory):
     return study, shelf, part, sum(told)
 
 
-def outcomes(shelf):
-    return [Outcome.load(path) for path in sorted((shelf.folder / "runs").iterdir())]
+def results(shelf):
+    return [RunResult.load_file(path) for path in sorted((shelf.folder / "runs").iterdir())]
 
 
 def test_every_run_is_certified_within_its_budget(made):
-    private = [one for one in outcomes(made[1]) if one.plan.method != "fedavg"]
+    private = [one for one in results(made[1]) if one.plan.method != "fedavg"]
     assert private
     for one in private:
-        for client in one.result["clients"]:
-            assert client["epsilon_realised"] <= client["epsilon_budget"] * (1 + 1e-9)
+        for client in one.clients:
+            assert client.epsilon_spent <= client.epsilon_budget * (1 + 1e-9)
         assert one.plan.tuning["method"] == one.plan.method
         assert one.plan.tuning["expected"]["seeds"]
 
@@ -58,14 +58,14 @@ def test_the_plan_is_frozen_and_rivals_had_the_same_search(made):
         {step["setting"] for step in plans[name].why} - {"schedule"} for name in ("pac-dp", "fixed")
     ]
     assert searched[0] == searched[1]
-    runs = [one for one in outcomes(shelf) if one.plan.method == "pac-dp"]
+    runs = [one for one in results(shelf) if one.plan.method == "pac-dp"]
     # The same plan whatever the split: what was chosen cannot depend on it.
     assert len({one.plan.training.model_dump_json() for one in runs}) == 1
     assert len({str(one.plan.settings) for one in runs}) == 1
 
 
 def test_replace_one_is_what_the_same_noise_certifies_there(made):
-    one = next(one for one in outcomes(made[1]) if one.plan.method == "pac-dp")
+    one = next(one for one in results(made[1]) if one.plan.method == "pac-dp")
     (epsilon,) = replaced(one)
     task = one.plan.clients[0]
     noise = calibrate(

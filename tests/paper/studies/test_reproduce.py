@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from pacdp.experiments import Outcome
+from pacdp.experiments import RunResult
 from pacdp.paper.studies.study import label, read_study, studies
 from tests.cli.command import refused, run
 
@@ -96,7 +96,7 @@ def test_resume_does_only_what_is_missing_and_ends_the_same(folder, tmp_path):
     runs = {path: path.stat().st_mtime_ns for path in (folder / "runs").iterdir()}
     # Of this study, not of the one with personal budgets, which trains the same experiment.
     mine = [path for path in sorted(runs) if path.name.startswith("heart-pac-dp")]
-    gone = next(path for path in mine if Outcome.load(path).plan.privacy.epsilon == 0.1)
+    gone = next(path for path in mine if RunResult.load_file(path).plan.privacy.epsilon == 0.1)
     before = CLOCK.sub("", gone.read_text())
     gone.unlink()
     docs = tmp_path / "docs"
@@ -119,8 +119,8 @@ def test_a_damaged_run_is_refused_by_name(folder):
     whole = path.read_text()
     path.write_text(whole[: len(whole) // 2])
     try:
-        with pytest.raises(Exception, match="is no outcome of a run"):
-            Outcome.load(path)
+        with pytest.raises(Exception, match="is no result of a run"):
+            RunResult.load_file(path)
     finally:
         path.write_text(whole)
 

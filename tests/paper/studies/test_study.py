@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pacdp.curve import Curve, CurveEvidence
 from pacdp.errors import DataError, InputError
-from pacdp.experiments import Outcome, prepare, read_experiment
+from pacdp.experiments import RunResult, prepare, read_experiment
 from pacdp.experiments.execute import execute
 from pacdp.methods import METHODS
 from pacdp.paper.studies.jobs import Cell, best_fixed, cells, held, job
@@ -112,39 +112,51 @@ def test_shares_of_budgets_add_up(budgets):
     assert sum(shares.values()) == pytest.approx(1)
 
 
-def outcome(seed=0, *, changes=()):
+def run_result(seed=0, *, changes=()):
     experiment = read_experiment("heart", profile="smoke", changes=list(changes))
     ready = prepare(experiment, seed=seed)
-    return Outcome.of(ready, execute(ready))
+    return RunResult.of(ready, execute(ready))
 
 
-def test_an_outcome_comes_back_as_it_was(tmp_path):
-    made = outcome()
-    made.save(tmp_path / "one.json")
-    back = Outcome.load(tmp_path / "one.json")
-    assert (back.plan, back.rows, back.result) == (made.plan, made.rows, made.result)
+def test_a_result_comes_back_as_it_was(tmp_path):
+    made = run_result()
+    made.save_file(tmp_path / "one.json")
+    back = RunResult.load_file(tmp_path / "one.json")
+    assert (back.plan, back.history, back.clients) == (made.plan, made.history, made.clients)
+    assert back == made
+    assert back.to_json() == made.to_json()
+    assert back != made.model_copy(update={"seed": 1})
+
+
+ROUND = {
+    **{"round": 1, "asked": 4, "answered": 4, "epsilon_spent": None},
+    **{"adjacency": "zero-out", "seconds": 0.1},
+}
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"plan": None}, "is no outcome of a run"),
-        ({"rows": [1]}, "its rounds are no objects"),
-        ({"rows": [{"round": 1, "accuracy": "abc"}]}, "is no number"),
-        ({"result": []}, "its result has no experiment"),
-        ({"result": {"experiment": "heart"}}, "its result has no accuracy"),
+        ({"plan": None}, "is no result of a run"),
+        ({"rows": [1]}, "a round is no object"),
+        ({"rows": [ROUND | {"accuracy": "abc"}]}, "accuracy = 'abc': input should be a valid num"),
+        ({"rows": [ROUND | {"loss": None}]}, "loss: input should be a valid number"),
+        ({"rows": [{"round": 1}]}, "is missing"),
+        ({"result": []}, "the result is no object"),
+        ({"result": {"experiment": "heart"}}, "result.method: is missing; was it made by another"),
+        ({"result": {"experiment": 3}}, "result.experiment = 3: input should be a valid string"),
     ],
 )
-def test_a_damaged_outcome_is_refused(tmp_path, change, said):
+def test_a_damaged_result_is_refused(tmp_path, change, said):
     path = tmp_path / "one.json"
-    outcome().save(path)
+    run_result().save_file(path)
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(DataError, match=said):
-        Outcome.load(path)
+        RunResult.load_file(path)
 
 
 def test_rows_count_rounds_to_a_target_and_say_where_it_is_not_reached():
-    row = Row("pac-dp", "certified", [outcome(seed) for seed in range(2)])
+    row = Row("pac-dp", "certified", [run_result(seed) for seed in range(2)])
     seen = [row.over_rounds(run) for run in row.runs]
     assert row.rounds_to(0.0) == [1, 1]
     assert row.rounds_to(1.01) == [None, None]
@@ -158,7 +170,7 @@ def test_rows_count_rounds_to_a_target_and_say_where_it_is_not_reached():
 def test_gains_are_taken_seed_by_seed():
     study = read_study("heart", profile="smoke").model_copy(update={"arms": ("pac-dp", "aqc")})
     runs = {
-        Cell(arm, reading, None, seed): outcome(seed)
+        Cell(arm, reading, None, seed): run_result(seed)
         for arm in study.arms
         for reading in READINGS
         for seed in range(2)

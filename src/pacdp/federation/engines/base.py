@@ -40,7 +40,7 @@ def choose_engine(name: str, bench: Workbench, *, make: Callable[[], Workbench])
     """
     member("engine", name, ENGINES)
     why_not_stacked = explain_no_stack(bench)
-    chain = bench.gradient.chain is not None
+    chain = bench.gradient.sequential is not None
     if name == "stacked" and why_not_stacked:
         raise InputError(f"engine = stacked: {why_not_stacked}")
     if name == "threads" and not chain:

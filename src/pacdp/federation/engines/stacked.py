@@ -43,12 +43,12 @@ HEAVY_STEP = 2**20
 def explain_no_stack(bench: Workbench) -> str:
     """The reason why the clients of a plan cannot be computed together; empty if they can."""
     plan = bench.plan
-    chain = bench.gradient.chain
+    chain = bench.gradient.sequential
     if type(plan.made_method).train is not Method.train:
         return f"{plan.method} trains in its own way; must be a method with the common loop"
     if plan.unit != "record":
         return f"one {plan.unit} at a time is clipped; must be one record"
-    if chain is None or not chain.fits(len(plan.shape)):
+    if chain is None or not chain.accepts(len(plan.shape)):
         return (
             "the model cannot be stacked; must be a Sequential of Linear, Conv2d, ReLU, Tanh, "
             "MaxPool2d and Flatten"
@@ -69,7 +69,7 @@ def _is_covered(plan: Plan, client: ClientPlan) -> bool:
 
 def is_worth_stacking(bench: Workbench) -> bool:
     """Whether stacking is faster: it is for products of matrices, not for convolutions."""
-    chain = bench.gradient.chain
+    chain = bench.gradient.sequential
     return chain is not None and all(
         isinstance(step, LinearStep) or not hasattr(step, "weight") for step in chain.steps
     )

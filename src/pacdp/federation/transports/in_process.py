@@ -7,7 +7,7 @@ from pacdp.federation.client import Client, simulated_noise
 from pacdp.federation.engines.base import Engine
 from pacdp.federation.local_model import Workbench
 from pacdp.federation.messages import Answers, Broadcast
-from pacdp.privacy import Book
+from pacdp.privacy import Ledger
 
 
 class InProcessTransport:
@@ -21,7 +21,7 @@ class InProcessTransport:
         self,
         bench: Workbench,
         records: Sequence[Records],
-        ledgers: Sequence[Book | None],
+        ledgers: Sequence[Ledger | None],
         *,
         engine: Engine,
     ) -> None:

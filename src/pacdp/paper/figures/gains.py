@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 
 from matplotlib.figure import Figure
-from scipy.stats import t as student
 
 from pacdp.paper.studies.summary import Gain
 from pacdp.report.figures.palette import LOOKS
+from pacdp.stats import confidence_radius
 
 # Panel, row, series.
 Panels = Mapping[str, Mapping[str, Mapping[str, Gain]]]
@@ -24,10 +24,11 @@ def gains_figure(panels: Panels) -> Figure:
         for place, series in enumerate(panel.values()):
             for number, (name, gain) in enumerate(series.items()):
                 look = LOOKS[number]
+                radius = confidence_radius(gain.standard_error, gain.seeds)
                 axes.errorbar(
                     gain.points,
                     place + 0.18 * (number - (len(series) - 1) / 2),
-                    xerr=_half_width(gain),
+                    xerr=radius if gain.seeds > 1 else 0.0,
                     color=look.colour,
                     marker=look.marker,
                     linestyle="none",
@@ -42,9 +43,3 @@ def gains_figure(panels: Panels) -> Figure:
     handles, labels = all_axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
     return figure
-
-
-def _half_width(gain: Gain) -> float:
-    if gain.seeds < 2:
-        return 0.0
-    return float(student.ppf(0.975, gain.seeds - 1)) * gain.standard_error

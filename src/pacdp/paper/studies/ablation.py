@@ -101,7 +101,7 @@ class _Entry:
             made["methods"]["pac-dp"]["curve"] = self.plan.changes["methods"]["pac-dp"]["curve"]
         tuned = tuned.model_copy(update={"changes": made})
         runs = [
-            self._shelf.outcome(
+            self._shelf.result(
                 Job(
                     experiment,
                     experiment.made_method("pac-dp", {"allow_plan_mismatch": True}),
@@ -180,8 +180,8 @@ def _text(entry: Entry, found: Mapping[str, Added], whole: Row, none: Row) -> st
     privacy = whole.runs[0].plan.privacy
     said = (
         f"**{entry.setting}, {entry.track}.** With all parts "
-        f"{table.percent(whole.accuracy, seeds=len(whole.runs))} %, with none "
-        f"{table.percent(none.accuracy, seeds=len(none.runs))} %; ε at "
+        f"{table.percent(whole.accuracy)} %, with none "
+        f"{table.percent(none.accuracy)} %; ε at "
         f"{terms(privacy.delta, privacy.adjacency)}. Points ± standard error, seed by seed."
     )
     headings = ["part", "alone", "last", "last, distance as it was"]

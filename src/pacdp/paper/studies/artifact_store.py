@@ -1,9 +1,9 @@
-"""An output folder: curves and outcomes that are there are taken, those that are missing are made.
+"""An output folder: curves and results that are there are reused, missing ones are made.
 
 ====================  ======================================================================
 ``curves/KEY.json``   F of a plan, with the matrix it was fitted on
 ``plans/KEY.json``    what a search on public data chose, and why
-``runs/KEY.json``     the outcome of a run
+``runs/KEY.json``     the result of a run
 ``results.md``        the page: every study that is whole, the headline first
 ``results/``          its tables (Markdown, CSV) and figures (SVG, PNG)
 ``reports/``          a page for each study, to look at
@@ -25,7 +25,7 @@ from pacdp.curve import Curve
 from pacdp.data import Dataset, Partition
 from pacdp.data.storage import only_one
 from pacdp.errors import InputError
-from pacdp.experiments import Experiment, Outcome, prepare
+from pacdp.experiments import Experiment, RunResult, prepare
 from pacdp.experiments.execute import execute
 from pacdp.experiments.experiment import Data
 from pacdp.experiments.offline import setting_for
@@ -83,7 +83,7 @@ class Shelf:
         content = setting.digest + plain.offline.model_dump_json()
         key = hashlib.sha256(content.encode()).hexdigest()[:12]
         path = self.folder / "curves" / f"{plain.name}-{key}.json"
-        self._once(path, lambda: fit_curve(setting, plain.offline))
+        self._once(path, lambda: fit_curve(setting, plain.offline).save(path))
         curve = Curve.load(path)
         if experiment.privacy.scope == "total":
             return curve
@@ -113,27 +113,27 @@ class Shelf:
         path = self.folder / "plans" / f"{plain.name}-{method}-{key}.json"
         search = partial(tune, plain, method=method, seeds=seeds, sweeps=sweeps)
         data = plain.data.model_dump_json()
-        self._once(path, lambda: search(start=start, only=only, stage=_stage(data)))
+        self._once(path, lambda: search(start=start, only=only, stage=_stage(data)).save(path))
         return Tuned.load(path)
 
-    def outcome(self, job: Job) -> Outcome:
-        """What came of a run."""
+    def result(self, job: Job) -> RunResult:
+        """The result of a run."""
         path = self.folder / "runs" / f"{job.key}.json"
-        self._once(path, lambda: self._run(job))
-        return Outcome.load(path)
+        self._once(path, lambda: self._run(job).save_file(path))
+        return RunResult.load_file(path)
 
-    def _run(self, job: Job) -> Outcome:
+    def _run(self, job: Job) -> RunResult:
         read = _data(job.experiment.data, job.seed)
         prepared = prepare(job.experiment, method=job.method, seed=job.seed, read=read)
-        return Outcome.of(prepared, execute(prepared), profile=self.profile)
+        return RunResult.of(prepared, execute(prepared), profile=self.profile)
 
-    def _once(self, path: Path, make: Callable[[], Curve | Tuned | Outcome]) -> None:
-        """What is missing is made by one; helpers that need it as well wait."""
+    def _once(self, path: Path, write: Callable[[], None]) -> None:
+        """Let one process write a missing file; others that need it wait."""
         if path.is_file():
             return
         with only_one(self.folder / ".locks" / path.name):
             if not path.is_file():
-                make().save(path)
+                write()
 
 
 def _marked(mark: Path) -> dict[str, Any]:

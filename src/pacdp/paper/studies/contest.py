@@ -3,7 +3,7 @@
 from functools import partial
 
 from pacdp.curve import Curve
-from pacdp.experiments import Outcome
+from pacdp.experiments import RunResult
 from pacdp.formatting import counted, size
 from pacdp.methods.pac_dp import PacDp
 from pacdp.paper.figures.studies import contest_figure
@@ -38,12 +38,12 @@ def contest(study: Study, shelf: Shelf, observe: Observer) -> Part:
     )
 
 
-def _run(study: Study, cell: Cell, shelf: Shelf, observe: Observer) -> tuple[Job, Outcome]:
+def _run(study: Study, cell: Cell, shelf: Shelf, observe: Observer) -> tuple[Job, RunResult]:
     observe(_words(study, cell), 0)
     work = job(study, cell, profile=shelf.profile, fit=shelf.curve)
-    outcome = shelf.outcome(work)
+    result = shelf.result(work)
     observe(_words(study, cell), 1)
-    return work, outcome
+    return work, result
 
 
 def _words(study: Study, cell: Cell) -> str:
@@ -57,10 +57,10 @@ def _text(found: Found) -> str:
     seeds = counted(found.study.seeds, "seed")
     parts = [
         f"**Here:** {found.data}, {len(plan.clients)} clients, {plan.per_round} a round, "
-        f"{counted(plan.rounds, 'round')}, {plan.model.name} ({first.result['parameters']:,} "
+        f"{counted(plan.rounds, 'round')}, {plan.model.name} ({first.parameters:,} "
         f"parameters), {counted(training.local_epochs or 1, 'local epoch')}, batches {batches}, "
         f"{training.optimiser.name} at {training.optimiser.lr:g}; "
-        f"{size(first.result['bytes_per_round'] * plan.rounds)} sent and received by all; {seeds}"
+        f"{size(first.bytes_per_round * plan.rounds)} sent and received by all; {seeds}"
         f"{', mean ± standard deviation' if found.study.seeds > 1 else ''}. "
         f"ε at {terms_of(plan)}; chance {100 * found.chance:.1f} %.",
         table.main_table(found),

@@ -9,12 +9,12 @@ from matplotlib.figure import Figure
 
 from pacdp.curve import Curve
 from pacdp.errors import BudgetExceededError
-from pacdp.experiments import Experiment, Outcome, Prepared, prepare, read_experiment
+from pacdp.experiments import Experiment, Prepared, RunResult, prepare, read_experiment
 from pacdp.experiments.execute import execute
 from pacdp.experiments.offline import setting_for
 from pacdp.federation import Broadcast, Client, Plan, Result
 from pacdp.offline import fit_curve
-from pacdp.privacy import Guarantee, Ledger
+from pacdp.privacy import Guarantee, SQLiteLedger
 from pacdp.report import page
 from pacdp.report.comparison import Arms, chance_of, over_rounds, terms_of
 from pacdp.report.figures.palette import looks_of
@@ -53,23 +53,23 @@ def prepared(made: Experiment, curve: Curve, method: str, seed: int) -> Prepared
     return prepare(made, method=made.made_method(method, given), seed=seed)
 
 
-def train(ready: Prepared, ledgers: Sequence[Ledger] | None = None) -> Result:
+def train(ready: Prepared, ledgers: Sequence[SQLiteLedger] | None = None) -> Result:
     """Run one method, drawing on ledgers if there are any."""
     return execute(ready, books=ledgers)
 
 
-def open_ledgers(folder: Path, plan: Plan) -> list[Ledger]:
+def open_ledgers(folder: Path, plan: Plan) -> list[SQLiteLedger]:
     """A new ledger for each hospital, each with its own budget."""
     ledgers = []
     for number, task in enumerate(plan.clients):
         budget = plan.budget(number)
         assert budget is not None
         path = folder / f"{task.name}.ledger"
-        ledgers.append(Ledger.create(path, client=task.name, budget=budget))
+        ledgers.append(SQLiteLedger.create(path, client=task.name, budget=budget))
     return ledgers
 
 
-def refusal(ready: Prepared, result: Result, ledgers: Sequence[Ledger]) -> str:
+def refusal(ready: Prepared, result: Result, ledgers: Sequence[SQLiteLedger]) -> str:
     """What a hospital answers when it is asked for one round more than planned."""
     records = ready.partition.of(ready.dataset)[0]
     client = Client(0, ready.plan, records, book=ledgers[0])
@@ -97,7 +97,7 @@ def write_report(path: Path, arms: Arms, curve: Curve, description: str) -> None
     write_whole(path, html)
 
 
-def figure(arms: Mapping[str, Sequence[Outcome]]) -> Figure:
+def figure(arms: Mapping[str, Sequence[RunResult]]) -> Figure:
     """Accuracy over the rounds beside the budgets, spent and not exceeded."""
     picture = Figure(figsize=(11, 4.8), layout="constrained")
     left, right = picture.subplots(1, 2)

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from pacdp.experiments import Experiment, Outcome
-from pacdp.experiments.execute import Spread
+from pacdp.experiments import Experiment, RunResult
 from pacdp.experiments.experiment import merged
+from pacdp.experiments.results import collect_epsilons
 from pacdp.formatting import NOTHING, least_middle_most, terms
 from pacdp.paper.figures.headline import headline_figure
 from pacdp.paper.studies import table
@@ -21,6 +21,7 @@ from pacdp.paper.studies.section import Observer, Part, Portion
 from pacdp.paper.studies.study import Entry, Study, experiment_of
 from pacdp.paper.studies.summary import Row
 from pacdp.privacy import Adjacency, Release, account
+from pacdp.stats import SampleStats
 from pacdp.tuning import Tuned, with_plan
 from pacdp.tuning.search_space import told
 
@@ -81,7 +82,7 @@ def _line(entry: Entry, shelf: Shelf, observe: Observer) -> Line:
 def _row(entry: Entry, plan: Tuned, shelf: Shelf, *, first: int, skew: float | None = None) -> Row:
     """Every run of one arm of an entry."""
     runs = [
-        shelf.outcome(Job(experiment, experiment.made_method(plan.method), seed))
+        shelf.result(Job(experiment, experiment.made_method(plan.method), seed))
         for experiment, seed in runs_of(entry, plan, shelf.profile, first=first, skew=skew)
     ]
     return Row(plan.method, "certified", runs)
@@ -148,14 +149,14 @@ def _table(found: Sequence[Line]) -> str:
                 NOTHING if main.before is None else f"{100 * main.before:.1f}",
                 _percent(line.rows["fedavg"]),
                 str(len(main.runs)),
-                least_middle_most(main.epsilons("epsilon_realised")),
+                least_middle_most(main.epsilons("epsilon_spent")),
                 least_middle_most(sorted({e for run in main.runs for e in replaced(run)})),
             ]
         )
     return table.markdown(headings, rows)
 
 
-def replaced(run: Outcome) -> list[float]:
+def replaced(run: RunResult) -> list[float]:
     """What the noise of a run certifies under replace-one: ε of each client."""
     plan = run.plan
     found = {}
@@ -180,12 +181,13 @@ def _searches(found: Sequence[Line]) -> str:
     for line in found:
         for arm in ("pac-dp", "fixed"):
             plan = line.plans[arm]
-            expected = Spread(plan.expected.mean, plan.expected.deviation)
+            expected = plan.expected
+            stats = SampleStats(expected.mean, expected.deviation, len(expected.seeds))
             rows.append(
                 [
                     *(line.entry.setting, line.entry.track, arm, told(plan.chosen)),
                     plan.proxy["name"],
-                    table.percent(expected, seeds=len(plan.expected.seeds)),
+                    table.percent(stats),
                     _percent(line.rows[arm]),
                     str(plan.trainings),
                 ]
@@ -194,7 +196,7 @@ def _searches(found: Sequence[Line]) -> str:
 
 
 def _percent(row: Row) -> str:
-    return table.percent(row.accuracy, seeds=len(row.runs))
+    return table.percent(row.accuracy)
 
 
 def _bars(found: Sequence[Line]) -> list[dict[str, object]]:
@@ -207,7 +209,7 @@ def _bars(found: Sequence[Line]) -> list[dict[str, object]]:
             "paper": line.entry.paper,
             "ceiling": line.rows["fedavg"].accuracy.mean,
             "before": line.rows["pac-dp"].before,
-            "chance": line.rows["pac-dp"].runs[0].result["chance"],
+            "chance": line.rows["pac-dp"].runs[0].chance,
         }
         for line in found
     ]
@@ -216,8 +218,7 @@ def _bars(found: Sequence[Line]) -> list[dict[str, object]]:
 def _csv(study: Study, line: Line, profile: str) -> Iterator[dict[str, object]]:
     for name, row in line.rows.items():
         for run in row.runs:
-            clients = run.result["clients"]
-            spent = [c["epsilon_realised"] for c in clients if c["epsilon_realised"] is not None]
+            spent = collect_epsilons([run], "epsilon_spent")
             yield {
                 "study": study.name,
                 "profile": profile,
@@ -225,16 +226,16 @@ def _csv(study: Study, line: Line, profile: str) -> Iterator[dict[str, object]]:
                 "track": line.entry.track,
                 "runs": name,
                 "method": run.plan.method,
-                "seed": run.result["seed"],
+                "seed": run.seed,
                 "representation_seed": run.plan.representation.seed
                 if run.plan.representation
                 else None,
-                "accuracy": run.result["accuracy"],
-                "before_private_data": (run.result["before_private_data"] or {}).get("accuracy"),
-                "chance": run.result["chance"],
+                "accuracy": run.accuracy,
+                "before_private_data": (run.before_private_data or {}).get("accuracy"),
+                "chance": run.chance,
                 "epsilon_certified_min": min(spent, default=None),
                 "epsilon_certified_max": max(spent, default=None),
-                "delta": clients[0]["delta"],
-                "adjacency": clients[0]["adjacency"],
-                "rounds": run.result["rounds"],
+                "delta": run.plan.privacy.delta,
+                "adjacency": run.plan.privacy.adjacency,
+                "rounds": run.rounds,
             }

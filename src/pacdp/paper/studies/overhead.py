@@ -8,8 +8,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from pacdp.experiments import Experiment, prepare
-from pacdp.experiments.execute import execute, summary
+from pacdp.experiments import Experiment, RunResult, prepare
+from pacdp.experiments.execute import execute
 from pacdp.experiments.offline import setting_for
 from pacdp.experiments.prepare import read_data
 from pacdp.offline import fit_curve
@@ -82,13 +82,11 @@ def measure(
         "fixed": experiment.made_method("fixed"),
     }
     seconds: dict[str, list[float]] = {name: [] for name in methods}
-    result: dict[str, Any] = {}
     for _ in range(turns + 1):
         for name, method in methods.items():
             ready = prepare(experiment, method=method, read=read)
-            made = execute(ready)
-            seconds[name].append(made.seconds / experiment.training.rounds)
-            result = summary(ready, made, profile=None)
+            result = RunResult.of(ready, execute(ready))
+            seconds[name].append(result.seconds / experiment.training.rounds)
             observe()
     ratios = [a / b for a, b in zip(seconds["pac-dp"][1:], seconds["fixed"][1:], strict=True)]
     return {
@@ -99,5 +97,5 @@ def measure(
         "ratio": statistics.median(ratios),
         "ratio_least": min(ratios),
         "ratio_most": max(ratios),
-        "bytes_per_round": result["bytes_per_round"],
+        "bytes_per_round": result.bytes_per_round,
     }

@@ -3,16 +3,14 @@
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import sqrt
 
-from scipy.stats import t as student
-
-from pacdp.experiments import Outcome
-from pacdp.experiments.execute import Spread, epsilons
+from pacdp.experiments import RunResult
+from pacdp.experiments.results import collect_epsilons
 from pacdp.paper.studies.jobs import Cell
 from pacdp.paper.studies.study import Reading, Study
+from pacdp.stats import SampleStats, confidence_radius, paired_difference
 
-Runs = Mapping[Cell, Outcome]
+Runs = Mapping[Cell, RunResult]
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,30 +19,32 @@ class Row:
 
     arm: str
     reading: Reading
-    runs: Sequence[Outcome]
+    runs: Sequence[RunResult]
     epsilon: float | None = None
     """The budget of a sweep."""
 
     @property
     def accuracies(self) -> list[float]:
         """At the end of each run."""
-        return [run.result["accuracy"] for run in self.runs]
+        return [run.metrics["accuracy"] for run in self.runs]
 
     @property
-    def accuracy(self) -> Spread:
+    def accuracy(self) -> SampleStats:
         """At the end, over seeds."""
-        return Spread.of(self.accuracies)
+        return SampleStats.of(self.accuracies)
 
-    def after(self, rounds: int) -> Spread | None:
+    def after(self, rounds: int) -> SampleStats | None:
         """After so many rounds, if the runs have as many."""
         found = [self.over_rounds(run).get(rounds) for run in self.runs]
         known = [value for value in found if value is not None]
-        return Spread.of(known) if len(known) == len(found) else None
+        return SampleStats.of(known) if len(known) == len(found) else None
 
     @staticmethod
-    def over_rounds(run: Outcome) -> dict[int, float]:
+    def over_rounds(run: RunResult) -> dict[int, float]:
         """Accuracy by round, where it was looked at."""
-        return {row["round"]: row["accuracy"] for row in run.rows if "accuracy" in row}
+        return {
+            row.round: row.metrics["accuracy"] for row in run.history if "accuracy" in row.metrics
+        }
 
     def rounds_to(self, target: float) -> list[int | None]:
         """In each run the first round that reached the target; None where none did."""
@@ -53,20 +53,20 @@ class Row:
             for run in self.runs
         ]
 
-    def epsilons(self, name: str) -> list[float]:
+    def epsilons(self, field: str) -> list[float]:
         """All clients' ε of one kind over all runs."""
-        return epsilons([run.result for run in self.runs], name)
+        return collect_epsilons(self.runs, field)
 
     @property
     def clients(self) -> list[float]:
         """What each client sees at the end, in every run."""
-        held = (client["accuracy"] for run in self.runs for client in run.result["clients"])
+        held = (client.accuracy for run in self.runs for client in run.clients)
         return [value for value in held if value is not None]
 
     @property
     def before(self) -> float | None:
         """The accuracy before any private data, where public data trained the first model."""
-        found = [run.result["before_private_data"] for run in self.runs]
+        found = [run.before_private_data for run in self.runs]
         known = [one["accuracy"] for one in found if one is not None]
         return statistics.fmean(known) if known else None
 
@@ -85,14 +85,15 @@ class Found:
     @property
     def chance(self) -> float:
         """What always saying the most frequent class reaches; the mean over seeds."""
-        return statistics.fmean(run.result["chance"] for run in self.rows[0].runs)
+        chances = [run.chance for run in self.rows[0].runs]
+        return statistics.fmean(chance for chance in chances if chance is not None)
 
     def row(self, arm: str, reading: Reading) -> Row | None:
         """One of the rows."""
         found = (row for row in self.rows if (row.arm, row.reading) == (arm, reading))
         return next(found, None)
 
-    def arms(self, reading: Reading) -> dict[str, Sequence[Outcome]]:
+    def arms(self, reading: Reading) -> dict[str, Sequence[RunResult]]:
         """The runs of each arm under a reading."""
         return {row.arm: row.runs for row in self.rows if row.reading == reading}
 
@@ -135,8 +136,8 @@ class Gain:
         >>> Gain.of("fixed", [0.5, 0.75], [0.5, 0.5]).points
         12.5
         """
-        apart = Spread.of([100 * (a - b) for a, b in zip(ours, theirs, strict=True)])
-        return cls(other, apart.mean, apart.deviation / sqrt(len(ours)), len(ours))
+        difference = paired_difference(ours, theirs, scale=100)
+        return cls(other, difference.mean, difference.standard_error, difference.count)
 
     @property
     def verdict(self) -> str:
@@ -147,10 +148,7 @@ class Gain:
         >>> Gain("fixed", points=3.0, standard_error=1.0, seeds=3).verdict
         'not to be told apart'
         """
-        if self.seeds < 2:
-            return "not to be told apart"
-        limit = float(student.ppf(0.975, self.seeds - 1)) * self.standard_error
-        if abs(self.points) <= limit:
+        if abs(self.points) <= confidence_radius(self.standard_error, self.seeds):
             return "not to be told apart"
         return "wins" if self.points > 0 else "loses"
 
@@ -165,7 +163,7 @@ def gains(found: Found, arm: str = "pac-dp") -> list[Gain]:
         return []
     made = []
     for row in found.rows:
-        private = bool(row.epsilons("epsilon_realised"))
+        private = bool(row.epsilons("epsilon_spent"))
         if row.reading != "certified" or row.arm == arm or not private or row.before is not None:
             continue
         made.append(Gain.of(row.arm, ours.accuracies, row.accuracies))

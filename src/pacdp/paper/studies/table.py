@@ -3,13 +3,14 @@
 import csv
 import io
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pacdp.experiments.execute import Spread
+from pacdp.experiments.results import collect_epsilons
 from pacdp.formatting import NOTHING, least_middle_most
 from pacdp.paper.studies.study import Study, label
 from pacdp.paper.studies.summary import Found, Row, gains
+from pacdp.stats import SampleStats
 
 
 def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]], *, words: int = 1) -> str:
@@ -27,16 +28,14 @@ def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]], *, words: i
     return "\n".join(shown)
 
 
-def percent(spread: Spread | None, *, seeds: int) -> str:
-    """Mean ± standard deviation in percent; a single run has none.
+def percent(stats: SampleStats) -> str:
+    """Format mean ± standard deviation in percent; a single run has no deviation.
 
-    >>> percent(Spread(0.5, 0.012), seeds=3), percent(Spread(0.5, 0.0), seeds=1)
+    >>> percent(SampleStats(0.5, 0.012, count=3)), percent(SampleStats(0.5, 0.0, count=1))
     ('50.0 ± 1.2', '50.0')
     """
-    if spread is None:
-        return NOTHING
-    mean = f"{100 * spread.mean:.1f}"
-    return mean if seeds < 2 else f"{mean} ± {100 * spread.deviation:.1f}"
+    mean = f"{100 * stats.mean:.1f}"
+    return mean if stats.count < 2 else f"{mean} ± {100 * stats.deviation:.1f}"
 
 
 def main_table(found: Found) -> str:
@@ -48,12 +47,12 @@ def main_table(found: Found) -> str:
         [
             label(row.arm),
             row.reading,
-            percent(row.accuracy, seeds=len(row.runs)) + _before(row),
+            percent(row.accuracy) + _before(row),
             _paper(study, row),
             least_middle_most([round(100 * value, 1) for value in row.clients]),
             least_middle_most(row.epsilons("epsilon_budget")),
             least_middle_most(row.epsilons("epsilon_planned")),
-            least_middle_most(row.epsilons("epsilon_realised")),
+            least_middle_most(row.epsilons("epsilon_spent")),
             *_extra(study, row),
         ]
         for row in found.rows
@@ -92,7 +91,7 @@ def _extra(study: Study, row: Row) -> list[str]:
         beside = "" if reported is None else f" ({100 * reported:.1f})"
         after = row.after(number)
         cells.append((NOTHING if after is None else f"{100 * after.mean:.1f}") + beside)
-    each = row.runs[0].result["bytes_per_round"] / 1e6
+    each = row.runs[0].bytes_per_round / 1e6
     for target in _targets(study):
         reached = row.rounds_to(target)
         known = [number for number in reached if number is not None]
@@ -123,28 +122,28 @@ def sweep_table(found: Found) -> str:
     rows = []
     for arm in dict.fromkeys(row.arm for row in found.sweep):
         mine = {row.epsilon: row for row in found.sweep if row.arm == arm}
-        cells = [percent(mine[e].accuracy, seeds=len(mine[e].runs)) for e in budgets]
+        cells = [percent(mine[e].accuracy) for e in budgets]
         rows.append([label(arm), *cells])
     return markdown(["method", *(f"ε = {epsilon:g}" for epsilon in budgets)], rows)
 
 
 def by_budget_table(found: Found) -> str | None:
     """Accuracy for those who hold each budget, where there are several; certified."""
-    held: dict[str, dict[str, list[float]]] = {}
+    held: dict[str, dict[float, list[float]]] = {}
     for row in found.rows:
         if row.reading == "certified":
             for run in row.runs:
-                for level, value in run.result["accuracy_by_budget"].items():
+                for level, value in run.accuracy_by_budget.items():
                     held.setdefault(row.arm, {}).setdefault(level, []).append(value)
-    levels = sorted({level for by in held.values() for level in by}, key=float)
+    levels = sorted({level for by in held.values() for level in by})
     if len(levels) < 2:
         return None
     rows = [
-        [label(arm), *(percent(Spread.of(by[level]), seeds=len(by[level])) for level in levels)]
+        [label(arm), *(percent(SampleStats.of(by[level])) for level in levels)]
         for arm, by in held.items()
         if set(by) == set(levels)
     ]
-    return markdown(["accuracy, %, for those with", *(f"ε = {level}" for level in levels)], rows)
+    return markdown(["accuracy, %, for those with", *(f"ε = {level:g}" for level in levels)], rows)
 
 
 def csv_text(found: Found) -> str:
@@ -153,8 +152,9 @@ def csv_text(found: Found) -> str:
     paper = found.study.paper.final
     for row in [*found.rows, *found.sweep]:
         for run in row.runs:
-            result = run.result
-            clients = result["clients"]
+            asked, spent = (
+                collect_epsilons([run], field) for field in ("epsilon_budget", "epsilon_spent")
+            )
             lines.append(
                 {
                     "study": found.study.name,
@@ -163,20 +163,20 @@ def csv_text(found: Found) -> str:
                     "method": label(row.arm),
                     "reading": row.reading,
                     "sweep_epsilon": row.epsilon,
-                    "seed": result["seed"],
-                    "accuracy": result["accuracy"],
-                    "chance": result["chance"],
+                    "seed": run.seed,
+                    "accuracy": run.accuracy,
+                    "chance": run.chance,
                     # The paper's budget is that of the rows, not of a sweep.
                     "paper_accuracy": None if row.epsilon else paper.get(row.arm),
-                    "epsilon_budget_min": _end(min, clients, "epsilon_budget"),
-                    "epsilon_budget_max": _end(max, clients, "epsilon_budget"),
-                    "epsilon_certified_min": _end(min, clients, "epsilon_realised"),
-                    "epsilon_certified_max": _end(max, clients, "epsilon_realised"),
-                    "delta": clients[0]["delta"],
-                    "adjacency": clients[0]["adjacency"],
-                    "rounds": result["rounds"],
-                    "bytes_per_round": result["bytes_per_round"],
-                    "seconds": round(result["seconds"], 3),
+                    "epsilon_budget_min": min(asked, default=None),
+                    "epsilon_budget_max": max(asked, default=None),
+                    "epsilon_certified_min": min(spent, default=None),
+                    "epsilon_certified_max": max(spent, default=None),
+                    "delta": run.plan.privacy.delta,
+                    "adjacency": run.plan.privacy.adjacency,
+                    "rounds": run.rounds,
+                    "bytes_per_round": run.bytes_per_round,
+                    "seconds": round(run.seconds, 3),
                 }
             )
     return csv_lines(lines)
@@ -193,10 +193,3 @@ def csv_lines(lines: Sequence[Mapping[str, Any]]) -> str:
     writer.writeheader()
     writer.writerows(lines)
     return out.getvalue()
-
-
-def _end(
-    pick: Callable[[Sequence[float]], float], clients: Sequence[Mapping[str, Any]], name: str
-) -> float | None:
-    known = [client[name] for client in clients if client[name] is not None]
-    return pick(known) if known else None

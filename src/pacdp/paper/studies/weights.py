@@ -51,9 +51,9 @@ def weights(study: Study, shelf: Shelf, observe: Observer) -> Part:
             "profile": shelf.profile,
             "dealt": one.entry.setting,
             "weights": rule,
-            "seed": run.result["seed"],
-            "accuracy": run.result["accuracy"],
-            "chance": run.result["chance"],
+            "seed": run.seed,
+            "accuracy": run.accuracy,
+            "chance": run.chance,
             "delta": run.plan.privacy.delta,
             "adjacency": run.plan.privacy.adjacency,
         }
@@ -89,7 +89,7 @@ def _dealt(entry: Entry, study: Study, shelf: Shelf, observe: Observer) -> Dealt
             made = made.model_copy(update={"server": server})
             # F was fitted under the weights that the search chose; here only they differ.
             runs.append(
-                shelf.outcome(
+                shelf.result(
                     Job(made, made.made_method("pac-dp", {"allow_plan_mismatch": True}), seed)
                 )
             )
@@ -120,4 +120,4 @@ def _text(study: Study, found: Sequence[Dealt]) -> str:
 
 
 def _percent(row: Row) -> str:
-    return table.percent(row.accuracy, seeds=len(row.runs))
+    return table.percent(row.accuracy)

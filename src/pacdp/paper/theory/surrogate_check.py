@@ -7,7 +7,7 @@ import numpy as np
 
 from pacdp.curve import ThresholdChoice, select_thresholds
 from pacdp.data import proxy_for
-from pacdp.federation import Model, Optimiser, Privacy, Training
+from pacdp.federation import Optimiser, Recipe, Training
 from pacdp.offline import Grid, Matrix, Setting
 from pacdp.offline.grid import run_grid
 from pacdp.paper.theory.surrogate import predict_thresholds
@@ -48,15 +48,15 @@ class SurrogateCheck:
 def make_heart_setting(learning_rate: float, *, rounds: int = 20) -> Setting:
     """Return a training of four hospitals of Heart's sizes, with synthetic records.
 
-    >>> make_heart_setting(0.1).training.rounds
+    >>> make_heart_setting(0.1).recipe.training.rounds
     20
     """
     return Setting(
         proxy=proxy_for("heart", "synthetic"),
         sizes={"Cleveland": 303, "Hungary": 261, "Switzerland": 46, "Long Beach": 130},
-        training=Training(rounds=rounds, local_steps=1, optimiser=Optimiser(lr=learning_rate)),
-        model=Model(name="logistic"),
-        privacy=Privacy(),
+        recipe=Recipe(
+            training=Training(rounds=rounds, local_steps=1, optimiser=Optimiser(lr=learning_rate))
+        ),
     )
 
 

@@ -3,63 +3,48 @@
 Who holds which budget is drawn from the seed, so these show one run and not a mean over seeds.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from pacdp.experiments import Outcome
+from pacdp.experiments import RunResult
+from pacdp.experiments.results import collect_epsilons
+from pacdp.federation import ClientResult
 from pacdp.formatting import number, score
 from pacdp.report.comparison import Arms, checked, terms_of
 from pacdp.report.figures.base import Picture, Sketch, Table, Tip, plain, printable, short
 from pacdp.report.figures.palette import look, looks_of
 
-Client = Mapping[str, Any]
 # More names than these do not fit below an axis.
 MOST_NAMES = 12
-# Left over less than this share of a budget is rounding.
-ROUNDING = 1e-6
 
 
-def ordered(outcome: Outcome) -> list[Client]:
+def ordered(outcome: RunResult) -> list[ClientResult]:
     """A run's clients by budget, and within one as they come."""
-    clients: Sequence[Client] = outcome.result["clients"]
-    named = [{**client, "id": printable(client["id"])} for client in clients]
-    return sorted(named, key=lambda client: client["epsilon_budget"] or 0)
+    named = [c.model_copy(update={"name": printable(c.name)}) for c in outcome.clients]
+    return sorted(named, key=lambda client: client.epsilon_budget or 0)
 
 
-def left_over(client: Client) -> float | None:
-    """Budget less realised ε; None where there is none, or where the budget covers less.
-
-    >>> left_over({"epsilon_budget": 0.5, "epsilon_realised": 0.2, "label": ""})
-    0.3
-    """
-    budget, realised = client["epsilon_budget"], client["epsilon_realised"]
-    if budget is None or realised is None or client["label"]:
-        return None
-    return 0.0 if abs(budget - realised) < ROUNDING * budget else float(budget - realised)
-
-
-def client_epsilon(outcome: Outcome) -> Picture | None:
+def client_epsilon(outcome: RunResult) -> Picture | None:
     """Budget, planned and realised ε of each client; None where a method has no guarantee."""
     clients, said = ordered(outcome), terms_of(outcome.plan)
-    if any(client["epsilon_budget"] is None for client in clients):
+    if any(client.epsilon_budget is None for client in clients):
         return None
     sketch = Sketch(height=3.3)
     axes = sketch.axes[0]
     size = 9 if len(clients) <= MOST_NAMES else 5
     kinds = (
-        ("budget", "_", size * 1.7, False, look(6)),
-        ("planned", "o", size, True, look(1)),
-        ("realised", "o", size * 0.5, False, look(0)),
+        ("budget", "epsilon_budget", "_", size * 1.7, False, look(6)),
+        ("planned", "epsilon_planned", "o", size, True, look(1)),
+        ("realised", "epsilon_spent", "o", size * 0.5, False, look(0)),
     )
     handles = []
-    for kind, marker, points, hollow, chosen in kinds:
+    for kind, field, marker, points, hollow, chosen in kinds:
         # An ε of 0 has no place on a logarithmic axis: nothing was released.
-        there = [(n, c) for n, c in enumerate(clients, 1) if c[f"epsilon_{kind}"]]
-        tips = [Tip(_promise(client), client["id"]) for _, client in there]
-        heights = [client[f"epsilon_{kind}"] for _, client in there]
+        there = [(n, c) for n, c in enumerate(clients, 1) if getattr(c, field)]
+        tips = [Tip(_promise(client), client.name) for _, client in there]
+        heights = [getattr(client, field) for _, client in there]
         sketch.points(
             *(axes, [n for n, _ in there], heights, tips, chosen),
             size=points,
@@ -80,18 +65,18 @@ def client_epsilon(outcome: Outcome) -> Picture | None:
         )
     sketch.logarithmic(axes, y=True)
     if not outcome.plan.label:
-        sketch.ticks(axes.yaxis, sorted({client["epsilon_budget"] for client in clients}))
+        sketch.ticks(axes.yaxis, sorted(set(collect_epsilons([outcome], "epsilon_budget"))))
     _names(sketch, axes, clients, f"ε ({said})")
     sketch.place(handles)
     rows = [
         (
-            client["id"],
-            *(number(client[f"epsilon_{kind}"], 6) for kind, *_ in kinds),
-            number(left_over(client)),
+            client.name,
+            *(number(getattr(client, field), 6) for _, field, *_ in kinds),
+            number(client.epsilon_left),
         )
         for client in clients
     ]
-    unseen = sum(not client["epsilon_realised"] for client in clients)
+    unseen = sum(not client.epsilon_spent for client in clients)
     return sketch.done(
         "ε of each client",
         f"Budget, planned and realised ε by client, ordered by budget, at {said}."
@@ -104,33 +89,33 @@ def client_epsilon(outcome: Outcome) -> Picture | None:
     )
 
 
-def _promise(client: Client) -> str:
-    left = left_over(client)
+def _promise(client: ClientResult) -> str:
+    left = client.epsilon_left
     return (
-        f"{client['id']}: budget ε {client['epsilon_budget']:g}, "
-        f"planned {number(client['epsilon_planned'], 4)}, "
-        f"realised {number(client['epsilon_realised'], 4)}"
+        f"{client.name}: budget ε {client.epsilon_budget:g}, "
+        f"planned {number(client.epsilon_planned, 4)}, "
+        f"realised {number(client.epsilon_spent, 4)}"
         + ("" if left is None else f", left {number(left)}")
-        + f" ({client['adjacency']})"
+        + f" ({client.adjacency})"
     )
 
 
-def client_accuracy(outcome: Outcome) -> Picture | None:
+def client_accuracy(outcome: RunResult) -> Picture | None:
     """The accuracy that each client sees; None for regression.
 
     Chance is another for each of them, and is not drawn.
     """
     clients = ordered(outcome)
-    there = [(n, c) for n, c in enumerate(clients, 1) if c["accuracy"] is not None]
+    there = [(n, c) for n, c in enumerate(clients, 1) if c.accuracy is not None]
     if not there:
         return None
     sketch = Sketch(height=3.0)
     axes = sketch.axes[0]
-    levels = sorted({client["epsilon_budget"] or 0 for client in clients})
+    levels = sorted({client.epsilon_budget or 0 for client in clients})
     for place, level in enumerate(levels):
-        mine = [(n, c) for n, c in there if (c["epsilon_budget"] or 0) == level]
-        tips = [Tip(_seen(client), client["id"]) for _, client in mine]
-        heights = [100 * client["accuracy"] for _, client in mine]
+        mine = [(n, c) for n, c in there if (c.epsilon_budget or 0) == level]
+        tips = [Tip(_seen(client), client.name) for _, client in mine]
+        heights = [100 * (client.accuracy or 0) for _, client in mine]
         size = 7 if len(clients) <= MOST_NAMES else 4.5
         sketch.points(axes, [n for n, _ in mine], heights, tips, look(place), size=size)
     _names(sketch, axes, clients, "test accuracy in %")
@@ -148,16 +133,16 @@ def client_accuracy(outcome: Outcome) -> Picture | None:
         + note,
         Table(
             ("client", "accuracy"),
-            tuple((client["id"], score(client["accuracy"], "accuracy")) for client in clients),
+            tuple((client.name, score(client.accuracy, "accuracy")) for client in clients),
             f"seed {outcome.plan.seed}",
         ),
     )
 
 
-def _seen(client: Client) -> str:
-    budget = client["epsilon_budget"]
-    asked = "" if budget is None else f" (budget ε {budget:g}, {client['adjacency']})"
-    return f"{client['id']}: {score(client['accuracy'], 'accuracy')}{asked}"
+def _seen(client: ClientResult) -> str:
+    budget = client.epsilon_budget
+    asked = "" if budget is None else f" (budget ε {budget:g}, {client.adjacency})"
+    return f"{client.name}: {score(client.accuracy, 'accuracy')}{asked}"
 
 
 def signal_to_noise(arms: Arms) -> Picture | None:
@@ -168,7 +153,7 @@ def signal_to_noise(arms: Arms) -> Picture | None:
         label: [
             client
             for client in ordered(outcomes[0])
-            if client["signal_to_noise"] is not None and client["epsilon_budget"] is not None
+            if client.signal_to_noise is not None and client.epsilon_budget is not None
         ]
         for label, outcomes in arms.items()
     }
@@ -181,25 +166,25 @@ def signal_to_noise(arms: Arms) -> Picture | None:
         shift = 1.05 ** (place - (len(noised) - 1) / 2)
         tips = [
             Tip(
-                f"{label}, {client['id']}: signal to noise {number(client['signal_to_noise'])} "
-                f"(budget ε {client['epsilon_budget']:g}, {client['adjacency']})",
-                client["id"],
+                f"{label}, {client.name}: signal to noise {number(client.signal_to_noise)} "
+                f"(budget ε {client.epsilon_budget:g}, {client.adjacency})",
+                client.name,
             )
             for client in clients
         ]
-        x = [client["epsilon_budget"] * shift for client in clients]
-        y = [client["signal_to_noise"] for client in clients]
+        x = [(client.epsilon_budget or 0) * shift for client in clients]
+        y = [client.signal_to_noise or 0 for client in clients]
         sketch.points(axes, x, y, tips, looks[label], alpha=0.8)
     sketch.logarithmic(axes, x=True, y=True)
     sketch.label(axes, f"budget ε ({said})", "signal over noise (ratio)")
-    every = {client["epsilon_budget"] for clients in noised.values() for client in clients}
-    sketch.ticks(axes.xaxis, sorted(every))
+    every = [client.epsilon_budget or 0 for clients in noised.values() for client in clients]
+    sketch.ticks(axes.xaxis, sorted(set(every)))
     sketch.legend({label: looks[label] for label in noised}, lines=False)
     rows = [
         (
-            f"{label}, {client['id']}",
-            f"{client['epsilon_budget']:g}",
-            number(client["signal_to_noise"]),
+            f"{label}, {client.name}",
+            f"{client.epsilon_budget:g}",
+            number(client.signal_to_noise),
         )
         for label, clients in noised.items()
         for client in clients
@@ -212,7 +197,7 @@ def signal_to_noise(arms: Arms) -> Picture | None:
     )
 
 
-def _names(sketch: Sketch, axes: Axes, clients: Sequence[Client], y: str) -> None:
+def _names(sketch: Sketch, axes: Axes, clients: Sequence[ClientResult], y: str) -> None:
     """Clients along an axis: by name while names fit, else by their place."""
     axes.set_xlim(0.4, len(clients) + 0.6)
     axes.grid(visible=False, axis="x")
@@ -220,7 +205,7 @@ def _names(sketch: Sketch, axes: Axes, clients: Sequence[Client], y: str) -> Non
         sketch.whole(axes)
         sketch.label(axes, "client, by its place when ordered by budget", y)
         return
-    names = [plain(short(client["id"])) for client in clients]
+    names = [plain(short(client.name)) for client in clients]
     crowded = sum(map(len, names)) > 70
     axes.set_xticks(range(1, len(clients) + 1), names)
     for text in axes.get_xticklabels() if crowded else ():

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-from pacdp.experiments.execute import Spread
 from pacdp.formatting import NOTHING, counted, mean_and_deviation, score
 from pacdp.report.comparison import (
     Arms,
@@ -16,6 +15,7 @@ from pacdp.report.comparison import (
 )
 from pacdp.report.figures.base import Picture, Sketch, Table, Tip, plain, short, thinned
 from pacdp.report.figures.palette import Look, look, looks_of
+from pacdp.stats import SampleStats
 
 
 def accuracy_over_rounds(arms: Arms) -> Picture:
@@ -87,7 +87,7 @@ def final_by_method(arms: Arms) -> Picture:
         if not found:
             rows.append((label, NOTHING, NOTHING))
             continue
-        spread = Spread.of(list(found.values()))
+        spread = SampleStats.of(list(found.values()))
         said = _spread(spread, metric, len(found))
         axes.errorbar(
             factor * spread.mean,
@@ -139,7 +139,7 @@ def by_epsilon(
     sketch, factor = Sketch(), _factor(metric)
     axes, chosen = sketch.axes[0], looks or {name: look(n) for n, name in enumerate(series)}
     for place, (name, values) in enumerate(series.items()):
-        spreads = {epsilon: Spread.of(values[epsilon]) for epsilon in sorted(values)}
+        spreads = {epsilon: SampleStats.of(values[epsilon]) for epsilon in sorted(values)}
         # Side by side, so that bars at the same ε can be told apart.
         shift = 1.035 ** (place - (len(series) - 1) / 2)
         x = [epsilon * shift for epsilon in spreads]
@@ -199,7 +199,7 @@ def accuracy_by_level(arms: Arms) -> Picture | None:
 def _cell(values: Mapping[float, Sequence[float]], epsilon: float, metric: str) -> str:
     if epsilon not in values:
         return NOTHING
-    spread = Spread.of(values[epsilon])
+    spread = SampleStats.of(values[epsilon])
     return mean_and_deviation(spread.mean, spread.deviation, metric)
 
 
@@ -211,7 +211,7 @@ def _axis(metric: str) -> str:
     return "test accuracy in %" if metric == "accuracy" else f"test {metric}"
 
 
-def _spread(spread: Spread, metric: str, seeds: int) -> str:
+def _spread(spread: SampleStats, metric: str, seeds: int) -> str:
     if seeds == 1:
         return score(spread.mean, metric)
     said = mean_and_deviation(spread.mean, spread.deviation, metric)

@@ -48,7 +48,7 @@ def _draw_matrix(axes: Axes, evidence: CurveEvidence) -> None:
     edges = _cell_edges(evidence.budgets), _cell_edges(evidence.bounds)
     accuracy = evidence.metric == "accuracy"
     mesh = axes.pcolormesh(*edges, 100 * mean if accuracy else mean, cmap="viridis", shading="flat")
-    label = "held-out accuracy in %" if accuracy else "minus the held-out loss"
+    label = "held-out accuracy in %" if accuracy else f"{evidence.metric} on held-out records"
     axes.figure.colorbar(mesh, ax=axes, label=label)
 
 

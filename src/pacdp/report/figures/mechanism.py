@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from pacdp.curve import Curve
-from pacdp.experiments import Outcome
+from pacdp.experiments import RunResult
 from pacdp.federation import Plan
 from pacdp.formatting import counted, number, score
 from pacdp.report.comparison import terms_of
@@ -19,7 +19,7 @@ from pacdp.report.figures.palette import look
 MOST_LEVELS = 6
 
 
-def thresholds(outcomes: Sequence[Outcome]) -> Picture | None:
+def thresholds(outcomes: Sequence[RunResult]) -> Picture | None:
     """C and σ of each budget level over the rounds; None where a method bounds nothing."""
     plan = outcomes[0].plan
     levels = _levels(plan)
@@ -78,13 +78,13 @@ def _planned(plan: Plan, level: float) -> dict[int, float]:
     return {t + 1: bound(level, round=t, rounds=plan.rounds) for t in range(plan.rounds)}
 
 
-def _followed(outcomes: Sequence[Outcome]) -> dict[int, float] | None:
+def _followed(outcomes: Sequence[RunResult]) -> dict[int, float] | None:
     """The thresholds that noised counts led to, the mean over seeds."""
     found: dict[int, list[float]] = {}
     for outcome in outcomes:
-        for row in outcome.rows:
-            if row.get("clipping_bound") is not None:
-                found.setdefault(row["round"], []).append(row["clipping_bound"])
+        for row in outcome.history:
+            if row.clipping_bound is not None:
+                found.setdefault(row.round, []).append(row.clipping_bound)
     return {one: statistics.fmean(found[one]) for one in sorted(found)} or None
 
 
@@ -163,7 +163,7 @@ def _say_terms(drawn: Figure, said: str) -> None:
             axes.set_xlabel(f"budget ε ({said})")
 
 
-def curve_of(arms: Mapping[str, Sequence[Outcome]]) -> Curve | None:
+def curve_of(arms: Mapping[str, Sequence[RunResult]]) -> Curve | None:
     """The curve that the first arm with one was run with."""
     for outcomes in arms.values():
         if held := outcomes[0].plan.settings.get("curve"):

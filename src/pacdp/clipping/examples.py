@@ -1,0 +1,81 @@
+"""Batches of examples: tensors or tuples of tensors whose first dimension is the examples."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Examples, and which of them are clipped as one."""
+
+    inputs: Any
+    targets: Any
+    size: int
+    """The number of examples, or of units."""
+    units: Tensor | None = None
+    """The unit of each example, numbered from 0; None where each example is clipped by itself."""
+
+    def split(self, step: int) -> Iterator[tuple[slice, "Batch"]]:
+        """Split into parts of ``step`` examples (or units), each with its range."""
+        for start in range(0, self.size, step):
+            place = slice(start, min(start + step, self.size))
+            if step >= self.size:
+                yield place, self
+                continue
+            chosen: slice | Tensor = place
+            units = None
+            if self.units is not None:
+                # Whole units, whatever order their examples come in.
+                inside = (self.units >= start) & (self.units < place.stop)
+                chosen = torch.nonzero(inside).flatten()
+                units = self.units[chosen] - start
+            inputs, targets = (take(values, chosen) for values in (self.inputs, self.targets))
+            yield place, Batch(inputs, targets, place.stop - start, units)
+
+
+def as_tuple(values: Any) -> tuple[Any, ...]:
+    """Return the arguments of a model that takes one tensor or several."""
+    return values if isinstance(values, tuple) else (values,)
+
+
+def batch_size(inputs: Any) -> int:
+    """Return the number of examples."""
+    return int(as_tuple(inputs)[0].shape[0])
+
+
+def take(values: Any, chosen: slice | Tensor) -> Any:
+    """Take some of the examples."""
+    return tree_map(lambda tensor: tensor[chosen], values)
+
+
+def signature(values: Any) -> Any:
+    """Return what the choice of a strategy depends on: types, and shapes of single examples."""
+    return tree_map(lambda tensor: (tensor.shape[1:], tensor.dtype, tensor.device), values)
+
+
+def synthetic_examples(module: nn.Module, inputs: Any, targets: Any) -> tuple[Any, Any]:
+    """Draw examples with the shapes and types of those given, from torch's random state."""
+    tokens = [m.num_embeddings for m in module.modules() if isinstance(m, nn.Embedding)]
+    # A batch size that differs from every other dimension.
+    used = {size for part in (*as_tuple(inputs), *as_tuple(targets)) for size in part.shape[1:]}
+    count = next(number for number in range(5, 6 + len(used)) if number not in used)
+
+    def draw(like: Tensor, categories: int, normal: bool) -> Tensor:
+        shape = (count, *like.shape[1:])
+        if like.is_floating_point():
+            values = torch.randn(shape) if normal else torch.rand(shape)
+        else:
+            values = torch.randint(0, categories, shape)
+        return values.to(like.dtype).to(like.device)
+
+    categories = min(tokens, default=2)
+    # Targets may be classes, probabilities or numbers: values from 0 to 1 suit all of them.
+    return (
+        tree_map(lambda like: draw(like, categories, True), inputs),
+        tree_map(lambda like: draw(like, 2, False), targets),
+    )

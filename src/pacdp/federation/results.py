@@ -1,0 +1,155 @@
+"""Typed results of a simulated federation: one value per round and one per client."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, Self
+
+from pydantic import ConfigDict, Field
+
+from pacdp.config import Real, Settings
+from pacdp.federation.plan import ClientPlan, Plan
+from pacdp.privacy import Ledger, total_mu
+from pacdp.privacy.filter import list_releases
+
+
+class RoundResult(Settings):
+    """The participation, the privacy cost and, where it was evaluated, the score of one round.
+
+    The JSON form is flat: metrics stand beside the other keys, and ``clipping_bound`` is left out
+    where the method does not adapt one.
+
+    >>> row = {"round": 1, "asked": 4, "answered": 3, "epsilon_spent": 0.5,
+    ...     "adjacency": "zero-out", "seconds": 0.1, "accuracy": 0.75}
+    >>> RoundResult.from_json(row).metrics
+    {'accuracy': 0.75}
+    >>> RoundResult.from_json(row).to_json() == row
+    True
+    """
+
+    round: int
+    asked: int
+    """How many clients the plan asks in each round."""
+    answered: int
+    epsilon_spent: Real | None
+    """The largest ε that any client has been charged so far."""
+    adjacency: str
+    seconds: Real
+    """Since the run began."""
+    clipping_bound: Real | None = None
+    """The clipping bound of this round, where it follows noised statistics."""
+    metrics: Mapping[str, Real] = {}
+    """Scores on the test records; empty for rounds without an evaluation."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the line of ``metrics.jsonl``."""
+        content = self.model_dump(exclude={"metrics"})
+        if self.clipping_bound is None:
+            del content["clipping_bound"]
+        return content | dict(self.metrics)
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Self:
+        """Read what :meth:`to_json` wrote."""
+        fields = {key: value for key, value in content.items() if key in cls.model_fields}
+        metrics = {key: value for key, value in content.items() if key not in cls.model_fields}
+        return cls.model_validate({**fields, "metrics": metrics})
+
+
+class ClientResult(Settings):
+    """One client's guarantee, planned and spent, and what it sees of the final model.
+
+    A client without a guarantee has no ε: its values are None.
+    """
+
+    # Files of a later version may say more about a client.
+    model_config = ConfigDict(extra="ignore", populate_by_name=True)
+
+    name: str = Field(alias="id")
+    records: int
+    unit: str
+    epsilon_budget: float | None
+    epsilon_planned: float | None
+    epsilon_spent: float | None = Field(alias="epsilon_realised")
+    """Certified for the releases that this run made."""
+    epsilon_ledger: float | None
+    """Certified for everything in the client's ledger, which may hold other runs too."""
+    delta: float
+    adjacency: str
+    label: str
+    """Why the budget is not the guarantee of the whole run; empty where it is."""
+    releases: int
+    releases_planned: int
+    noise_multiplier: float | tuple[float, ...] | None
+    """σ / C as planned; several where a method makes several kinds of release."""
+    noise_multiplier_range: tuple[float, float] | None
+    """The smallest and the largest σ / C of the releases that were made."""
+    mu_spent: float | None = Field(alias="mu_realised")
+    sampling_rate: float
+    refused: int
+    failed: int
+    accuracy: float | None
+    signal_to_noise: float | None
+
+    @property
+    def epsilon_left(self) -> float | None:
+        """Budget minus spent ε; None without a guarantee for the whole run.
+
+        A remainder that is only rounding counts as zero.
+        """
+        if self.epsilon_budget is None or self.epsilon_spent is None or self.label:
+            return None
+        left = self.epsilon_budget - self.epsilon_spent
+        return 0.0 if abs(left) < 1e-6 * self.epsilon_budget else left
+
+
+def client_result(
+    plan: Plan,
+    number: int,
+    book: Ledger | None,
+    *,
+    parameters: int,
+    accuracy: float | None,
+    refused: int,
+    failed: int,
+) -> ClientResult:
+    """Collect the result of one client from the plan and its ledger."""
+    client = plan.clients[number]
+    # A durable ledger may hold the releases of other runs as well.
+    releases = [] if book is None else list_releases(book.count_releases(plan.run))
+    planned, spent = plan.planned(number), plan.certified(releases)
+    noise_planned = tuple(charge.noise_multiplier for charge in client.charges)
+    noise = [release.noise_multiplier for release in releases]
+    sampled = [charge.sampling_rate for charge in client.charges if charge.sampling_rate < 1]
+    return ClientResult(
+        name=client.name,
+        records=client.records,
+        unit=plan.unit,
+        epsilon_budget=client.budget,
+        epsilon_planned=None if planned is None else planned.epsilon,
+        epsilon_spent=None if spent is None else spent.epsilon,
+        epsilon_ledger=None if book is None else book.filter.realised.epsilon,
+        delta=plan.privacy.delta,
+        adjacency=plan.privacy.adjacency,
+        label=plan.label,
+        releases=sum(release.count for release in releases),
+        releases_planned=client.releases,
+        noise_multiplier=noise_planned if len(noise_planned) > 1 else client.noise_multiplier,
+        noise_multiplier_range=(min(noise), max(noise)) if noise else None,
+        mu_spent=None if spent is None or sampled else total_mu(releases),
+        sampling_rate=min(sampled, default=1.0),
+        refused=refused,
+        failed=failed,
+        accuracy=accuracy,
+        signal_to_noise=signal_to_noise(client, parameters),
+    )
+
+
+def signal_to_noise(client: ClientPlan, parameters: int) -> float | None:
+    """Return the norm of the largest possible release over the norm of its noise.
+
+    The signal is at most C, reached when all gradients point in one direction; the noise has the
+    norm σ·√d over the divisor. So the best case is divisor / (σ/C·√d).
+    """
+    if client.noise_multiplier is None:
+        return None
+    return client.divisor / (client.noise_multiplier * math.sqrt(parameters))
