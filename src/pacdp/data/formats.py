@@ -1,8 +1,8 @@
-"""Published file formats of image sets, read into arrays of bytes and nothing else.
+"""Published file formats of image sets, read into arrays of bytes.
 
-A file that is cut off, has the wrong size or is no such file at all is refused by its name. It may
-be any of the user's files, so no message quotes its content. The checksums in
-:mod:`pacdp.data.images` then say whether it is also the right one.
+A file that is truncated, has the wrong size or is of another format is refused by its name. It
+could be any of the user's files, so no error quotes its content. Whether it is the genuine file is
+verified by the checksums in :mod:`pacdp.data.images`.
 """
 
 import gzip
@@ -28,9 +28,9 @@ PIXELS = (3, 32, 32)
 
 
 def read_idx(path: Path, *, dimensions: int) -> Bytes:
-    """An idx file of unsigned bytes, as MNIST is published, plain or gzipped.
+    """Read an idx file of unsigned bytes, MNIST's format, plain or gzipped.
 
-    The first dimension counts the records. Only what the header promises is accepted.
+    The first dimension counts the records. The size must be that in the header.
     """
     with path.open("rb") as raw:
         zipped = raw.read(2) == b"\x1f\x8b"
@@ -46,21 +46,21 @@ def read_idx(path: Path, *, dimensions: int) -> Bytes:
                     raise DataError(
                         f"{path}: promises {shape}, more or less than any data set here"
                     )
-                # Straight into its place, so that there is never a second copy.
+                # Read in place, so that there is never a second copy.
                 values = np.empty(shape, np.uint8)
-                room, have = values.reshape(-1).data, 0
-                while got := stream.readinto(room[have:]):
-                    have += got
-                if have != len(room) or stream.read(1):
-                    found = have if have != len(room) else "more"
-                    raise DataError(f"{path}: holds {found} bytes, must hold {len(room)}")
+                buffer, done = values.reshape(-1).data, 0
+                while size := stream.readinto(buffer[done:]):
+                    done += size
+                if done != len(buffer) or stream.read(1):
+                    actual = done if done != len(buffer) else "more"
+                    raise DataError(f"{path}: holds {actual} bytes, must hold {len(buffer)}")
         except (EOFError, zlib.error, gzip.BadGzipFile):
             raise DataError(f"{path}: is damaged, cannot be unpacked as gzip") from None
     return values
 
 
 def write_idx(path: Path, values: Bytes) -> None:
-    """The same format, plain.
+    """Write an idx file, plain.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "labels"
@@ -76,17 +76,18 @@ def write_idx(path: Path, values: Bytes) -> None:
 def read_cifar_binary(
     paths: Sequence[Path], *, records: int, label_bytes: int
 ) -> tuple[Bytes, Bytes]:
-    """Images (n, 3, 32, 32) and label bytes (n, label_bytes) from CIFAR's binary version.
+    """Read images (n, 3, 32, 32) and label bytes (n, label_bytes) of CIFAR's binary version.
 
-    Each file holds ``records`` rows of the label bytes and then the pixels.
+    Each file has ``records`` rows, each with the label bytes followed by the pixels.
     """
-    row = label_bytes + int(np.prod(PIXELS))
+    row = label_bytes + math.prod(PIXELS)
     images = np.empty((records * len(paths), *PIXELS), np.uint8)
     labels = np.empty((records * len(paths), label_bytes), np.uint8)
     for number, path in enumerate(paths):
         part = slice(number * records, (number + 1) * records)
-        if path.stat().st_size != records * row:
-            raise DataError(f"{path}: has {path.stat().st_size} bytes, must have {records * row}")
+        size = path.stat().st_size
+        if size != records * row:
+            raise DataError(f"{path}: has {size} bytes, must have {records * row}")
         rows = np.fromfile(path, np.uint8).reshape(records, row)
         labels[part] = rows[:, :label_bytes]
         images[part] = rows[:, label_bytes:].reshape(-1, *PIXELS)
@@ -94,7 +95,7 @@ def read_cifar_binary(
 
 
 def write_cifar_binary(path: Path, images: Bytes, labels: Bytes) -> None:
-    """The same format, a thousand rows at a time."""
+    """Write a file of CIFAR's binary version, a thousand rows at a time."""
     with path.open("wb") as out:
         for start in range(0, len(images), 1000):
             part = slice(start, start + 1000)
@@ -103,7 +104,7 @@ def write_cifar_binary(path: Path, images: Bytes, labels: Bytes) -> None:
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Builds arrays, strings and numbers, and refuses to call anything else."""
+    """Reads arrays, strings and numbers, and refuses to call anything else."""
 
     ALLOWED = (
         ("_codecs", "encode"),
@@ -122,12 +123,12 @@ class _PlainUnpickler(pickle.Unpickler):
 def read_cifar_pickle(
     path: Path, *, records: int, label_keys: Sequence[str]
 ) -> tuple[Bytes, Bytes]:
-    """Images and label bytes from a batch of CIFAR's Python version, without running it."""
+    """Read images and label bytes of CIFAR's Python version, without running its pickle."""
     try:
         content = _PlainUnpickler(io.BytesIO(path.read_bytes()), encoding="bytes").load()
         images = np.asarray(content[b"data"])
         labels = np.stack([np.asarray(content[key.encode()]) for key in label_keys], axis=1)
-        if images.dtype != np.uint8 or images.shape != (records, int(np.prod(PIXELS))):
+        if images.dtype != np.uint8 or images.shape != (records, math.prod(PIXELS)):
             raise DataError(f"images are {describe_values(images)} {images.shape}")
         fits = labels.shape == (records, len(label_keys)) and labels.dtype.kind in "iu"
         if not fits or labels.min() < 0 or labels.max() > 255:
@@ -140,7 +141,7 @@ def read_cifar_pickle(
 
 
 def read_image_rows(path: Path, *, records: int) -> Bytes:
-    """Images (n, 3, 32, 32) from a picture in which each row of pixels is one of them."""
+    """Read images (n, 3, 32, 32) from a PNG picture in which each row of pixels is an image."""
     from PIL import Image
 
     try:
@@ -157,7 +158,7 @@ def read_image_rows(path: Path, *, records: int) -> Bytes:
 
 
 def read_json_labels(path: Path, *, records: int) -> Bytes:
-    """A JSON list of labels, as (n, 1) bytes."""
+    """Read a JSON list of labels, as (n, 1) bytes."""
     try:
         labels = np.asarray(json.loads(path.read_bytes()))
     except (ValueError, RecursionError):

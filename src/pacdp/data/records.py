@@ -1,14 +1,14 @@
-"""Records, and the data set they belong to: what every loader gives and every user takes.
+"""Records and data sets, the types that every loader returns.
 
-Checked once, when they are made: lengths that agree, labels that exist, numbers that are finite.
-Nothing here knows where the records came from or who will train on them. Records may be private, so
-a message says which record is wrong and what is allowed, and never shows a value.
+Both are validated on construction: lengths must agree, labels must exist and numbers must be
+finite. Records may be private, so an error names the record and what is allowed, but never shows a
+value.
 """
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -25,13 +25,13 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Records:
-    """Features (n, ...) and labels (n,), with what is known of each record.
+    """Features (n, ...) and labels (n,), with optional metadata for each record.
 
-    Images are kept as bytes, a quarter of what floats take, and become numbers in [0, 1] where
-    they are used: a published range, never a statistic. ``labels`` are class numbers, or floats
-    for regression. ``clients`` says who holds a record by nature, ``units`` which records belong
-    to one person (or household, or device), and ``keys`` which record of the source each one was
-    made from, so that no scaling or augmentation can hide where it came from.
+    Images are stored as bytes and become numbers in [0, 1] in :meth:`tensors`; the range is fixed
+    and not computed from the records. ``labels`` are class numbers, or floats for regression.
+    ``clients`` is the number of the client that holds a record in the source, ``units`` groups
+    the records of one person (or household, or device), and ``keys`` identifies the source record
+    that each one was derived from, so that scaling or augmentation cannot hide its origin.
     """
 
     features: Array
@@ -55,28 +55,22 @@ class Records:
         return len(self.features)
 
     def take(self, index: Array) -> "Records":
-        """Some of the records, in the order of ``index``.
+        """Return the records at ``index`` (positions or a mask), in that order.
 
         >>> records = Records(features=np.eye(3), labels=np.arange(3))
         >>> records.take(np.array([2, 0])).labels.tolist()
         [2, 0]
         """
-
-        def part(values: Array | None) -> Any:
-            return None if values is None else values[index]
-
-        return Records(
-            features=self.features[index],
-            labels=self.labels[index],
-            clients=part(self.clients),
-            units=part(self.units),
-            keys=part(self.keys),
-        )
+        chosen: dict[str, Any] = {}
+        for field in fields(self):
+            values = getattr(self, field.name)
+            chosen[field.name] = None if values is None else values[index]
+        return Records(**chosen)
 
     def identities(self) -> Array:
-        """One digest for each record of the source: equal records have equal digests.
+        """Return a digest for each record; records with the same source have equal digests.
 
-        That of the source's own record where it is known, else that of the features.
+        This is the digest of the source record where it is known, else that of the features.
 
         >>> same = Records(features=np.ones((2, 4)), labels=np.zeros(2)).identities()
         >>> bool(same[0] == same[1])
@@ -86,7 +80,7 @@ class Records:
 
     @cached_property
     def digest(self) -> str:
-        """Of all that identifies them: what they are, their labels, and whom they belong to.
+        """A digest of the records' identities, labels and units.
 
         >>> len(Records(features=np.ones((2, 4)), labels=np.zeros(2)).digest)
         64
@@ -98,9 +92,10 @@ class Records:
         return total.hexdigest()
 
     def tensors(self, device: str = "cpu") -> tuple["Tensor", "Tensor"]:
-        """Features as float32 (bytes in [0, 1], whole numbers as tokens), and labels.
+        """Return features and labels as tensors.
 
-        Class numbers are (n,); the values of a regression (n, 1), as a model answers them.
+        Bytes become float32 in [0, 1], other integers are tokens (int64). Class numbers have shape
+        (n,), regression targets (n, 1) like a model's output.
 
         >>> pixels = Records(features=np.full((1, 2), 255, np.uint8), labels=np.array([3]))
         >>> pixels.tensors()
@@ -108,7 +103,7 @@ class Records:
         """
         import torch
 
-        # Always a copy: what is done to a tensor is not done to the records.
+        # Always a copy, so that in-place operations on a tensor cannot change the records.
         kind = self.features.dtype.kind
         exact = np.uint8 if self.features.dtype == np.uint8 else np.int64
         features = torch.from_numpy(self.features.astype(np.float32 if kind == "f" else exact))
@@ -120,7 +115,7 @@ class Records:
         return features, labels[:, None] if values else labels
 
     def empty_tensors(self, device: str = "cpu") -> tuple["Tensor", "Tensor"]:
-        """Tensors with the shapes and types of :meth:`tensors`, but without any records.
+        """Return tensors with the shapes and types of :meth:`tensors` for zero records.
 
         >>> pixels = Records(features=np.full((1, 2), 255, np.uint8), labels=np.array([3]))
         >>> [tensor.shape for tensor in pixels.empty_tensors()]
@@ -130,10 +125,10 @@ class Records:
 
 
 def concatenate_records(first: Records, *others: Records) -> Records:
-    """Records of one shape one after the other, each known by what it was made from.
+    """Concatenate records of the same shape; identities are kept, clients and units are not.
 
-    >>> one = Records(features=np.zeros((2, 3)), labels=np.zeros(2))
-    >>> len(concatenate_records(one, one))
+    >>> records = Records(features=np.zeros((2, 3)), labels=np.zeros(2))
+    >>> len(concatenate_records(records, records))
     4
     """
     parts = [first, *others]
@@ -146,7 +141,7 @@ def concatenate_records(first: Records, *others: Records) -> Records:
 
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
-    """Where data came from and under which terms."""
+    """The source of a data set, its licence and how to cite it."""
 
     source: str
     licence: str
@@ -160,9 +155,9 @@ class Provenance:
 class Dataset:
     """Training and test records of one task.
 
-    ``classes`` are the names of the labels, empty for regression; ``clients`` the names of the
-    natural clients, empty where there are none; ``unit`` is what one ε protects: a record, or
-    what the records' ``units`` stand for.
+    ``classes`` are the names of the labels, empty for regression. ``clients`` are the names of the
+    natural clients, if there are any. ``unit`` is the unit of privacy: a record, or what the
+    records' ``units`` stand for.
     """
 
     name: str
@@ -190,7 +185,7 @@ class Dataset:
 
     def _check_clients(self) -> None:
         if len(set(self.clients)) != len(self.clients):
-            raise InputError(f"{self.name}: two clients have one name, must have their own")
+            raise InputError(f"{self.name}: two clients have the same name, must be different")
         for records in (self.train, self.test):
             holders = records.clients
             if (
@@ -221,13 +216,29 @@ class Dataset:
         """The shape of one record's features."""
         return self.train.features.shape[1:]
 
+    def map_records(self, transform: Callable[[Records], Records], **changes: Any) -> "Dataset":
+        """Apply a function to the training and the test records; ``changes`` are other fields."""
+        return replace(self, train=transform(self.train), test=transform(self.test), **changes)
+
     def __str__(self) -> str:
         kind = f"{len(self.classes)} classes" if self.classes else "regression"
         return f"{self.name}: {len(self.train)} + {len(self.test)} records {self.shape}, {kind}"
 
 
+def split_dataset(records: Records, test: Array, **description: Any) -> Dataset:
+    """Make a data set of records, of which the mask ``test`` selects the test records.
+
+    >>> records = Records(features=np.eye(4), labels=np.zeros(4, np.int64))
+    >>> nobody = Provenance(source="an example", licence="none")
+    >>> mask = np.array([True, False, False, False])
+    >>> print(split_dataset(records, mask, name="toy", classes=["a", "b"], provenance=nobody))
+    toy: 3 + 1 records (4,), 2 classes
+    """
+    return Dataset(train=records.take(~test), test=records.take(test), **description)
+
+
 def require_finite(where: str, features: Array) -> None:
-    """Refuse NaN and infinity, and say where the first one is.
+    """Refuse NaN, infinity and values beyond float32, and name the first one's position.
 
     >>> require_finite("a.csv", np.array([[1.0, float("nan")]]))
     Traceback (most recent call last):
@@ -249,9 +260,9 @@ def require_finite(where: str, features: Array) -> None:
 def require_labels(
     where: str, labels: Array, classes: int, lines: Sequence[int] | None = None
 ) -> None:
-    """Refuse labels that are no class (or, for regression, no finite number).
+    """Refuse labels that are not class numbers (or, for regression, not finite).
 
-    ``lines`` says where in the file each record is, if it was read from one.
+    ``lines`` are the line numbers of the records, if they were read from a text file.
 
     >>> require_labels("a.csv", np.array([0, 2]), classes=2)
     Traceback (most recent call last):
@@ -275,7 +286,7 @@ def require_labels(
 
 
 def locate_record(where: str, record: int, lines: Sequence[int] | None = None) -> str:
-    """Where a record is: its line in the file if that is known, else its number.
+    """Format the position of a record: its line in the file if known, else its number.
 
     >>> locate_record("a.csv", 1, lines=[2, 5])
     'a.csv, line 5'
@@ -284,9 +295,9 @@ def locate_record(where: str, record: int, lines: Sequence[int] | None = None) -
 
 
 def describe_values(values: Array) -> str:
-    """What kind of values an array holds.
+    """Return the kind of values in an array, for error messages.
 
-    NumPy's name for an array of text tells how long the longest one is, which is private.
+    NumPy's own name of a text type contains the length of the longest value, which is private.
 
     >>> describe_values(np.array([0.5])), describe_values(np.array(["a name"]))
     ('float64', 'text')
@@ -296,9 +307,9 @@ def describe_values(values: Array) -> str:
 
 
 def digest_rows(rows: Array) -> Array:
-    """A 128-bit digest of each row, as an array of bytes: equal numbers have equal digests.
+    """Return a 128-bit digest of each row; rows of equal numbers have equal digests.
 
-    It depends on nothing but the row itself, and not on the type that a program keeps it in.
+    A digest depends on the numbers of its row only, not on their type or on other rows.
 
     >>> digest_rows(np.zeros((3, 5), np.uint8)).dtype
     dtype('V16')
@@ -306,42 +317,44 @@ def digest_rows(rows: Array) -> Array:
     >>> bool(whole[0] == real[0])
     True
     """
-    made = b"".join(
+    joined = b"".join(
         hashlib.blake2b(form, digest_size=16).digest()
         for start in range(0, len(rows), _ROWS)
-        for form in _forms(rows[start : start + _ROWS].reshape(-1, math.prod(rows.shape[1:])))
+        for form in _canonical_bytes(
+            rows[start : start + _ROWS].reshape(-1, math.prod(rows.shape[1:]))
+        )
     )
-    return np.frombuffer(made, dtype="V16")
+    return np.frombuffer(joined, dtype="V16")
 
 
-# Rows that are brought into their form together.
+# Rows that are converted at a time, which bounds the memory of the copies.
 _ROWS = 4096
 
 
-def _forms(rows: Array) -> Iterator[bytes]:
-    """Each row in the one form of its numbers."""
+def _canonical_bytes(rows: Array) -> Iterator[bytes]:
+    """Yield each row in an encoding that depends on its numbers, but not on their type."""
     if rows.dtype == np.uint8:
         yield from (row.tobytes() for row in rows)
         return
-    # Zero has no sign.
+    # Adding zero turns -0.0 into 0.0.
     single = rows.astype(np.float32) + np.float32(0)
     whole = np.round(single)
-    # Whole numbers of a byte's size are bytes, as pixels are, however they were computed. Rows of
-    # tiny numbers are not: they would all be zeros.
+    # Rows of whole numbers from 0 to 255 are encoded as bytes, like pixels, and rounding errors of
+    # rescaled pixels are ignored. Rows of tiny numbers are excluded: they would all become zeros.
     near = ((np.abs(single - whole) < 2e-4) & (whole >= 0) & (whole <= 255)).all(1)
     near &= (single.max(1, initial=0) >= 0.5) | ~single.any(1)
     for number, row in enumerate(single):
         if near[number]:
             yield whole[number].astype(np.uint8).tobytes()
         elif rows.dtype.kind in "iu" and np.any(row != rows[number]):
-            # More digits than single precision holds.
+            # Integers that float32 cannot represent.
             yield rows[number].astype(np.int64).tobytes()
         else:
             yield row.tobytes()
 
 
 def make_generator(name: str, seed: int) -> np.random.Generator:
-    """A source of random numbers from a seed, which must be a whole number of at least zero.
+    """Make a random generator after checking that the seed is a whole number >= 0.
 
     >>> int(make_generator("seed", 1).integers(10)) == int(make_generator("seed", 1).integers(10))
     True
@@ -352,7 +365,7 @@ def make_generator(name: str, seed: int) -> np.random.Generator:
 
 
 def draw_stratified(groups: Array, share: float, seed: int) -> Array:
-    """A mask of about ``share`` of the records, drawn from each group by itself.
+    """Draw a mask that selects about ``share`` of the records of each group.
 
     >>> mask = draw_stratified(np.array([0] * 10 + [1] * 20), share=0.2, seed=0)
     >>> int(mask[:10].sum()), int(mask[10:].sum())
@@ -362,7 +375,7 @@ def draw_stratified(groups: Array, share: float, seed: int) -> Array:
     mask = np.zeros(len(groups), dtype=bool)
     for number, group in enumerate(np.unique(groups)):
         members = np.flatnonzero(groups == group)
-        # Each group draws by itself, so that what is in one moves nobody in another.
+        # Each group has its own random stream, so that it does not depend on the other groups.
         drawn = np.random.default_rng([seed, number]).permutation(members)
         mask[drawn[: round(share * len(members))]] = True
     return mask

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from pacdp.data import Dataset, Partition, load_dataset, partition_records, refuse_overlap
-from pacdp.data.partition import RULES
+from pacdp.data.partition import SETTINGS
 from pacdp.data.proxy import PROXIES
 from pacdp.errors import InputError
 from pacdp.experiments.experiment import Data, Experiment
@@ -48,7 +48,7 @@ def read_records(settings: Data) -> Dataset:
 def dealt(settings: Data, dataset: Dataset, *, seed: int) -> Partition:
     """Who holds which of its records."""
     kind = settings.partition or ("natural" if dataset.clients else "iid")
-    unknown = [key for key in settings.settings if key not in RULES.get(kind, ({}, {}))[1]]
+    unknown = [key for key in settings.settings if key not in SETTINGS.get(kind, {})]
     if unknown:
         raise InputError(f"data.settings.{unknown[0]}: is no setting of the partition {kind}")
     return partition_records(
