@@ -10,7 +10,7 @@ from pacdp.errors import InputError
 from pacdp.experiments.experiment import Data, Experiment
 from pacdp.experiments.proxies import find_proxy
 from pacdp.features import Features, extract_features, fit_features, load_public_data
-from pacdp.features.network import Observer
+from pacdp.features.base import Observer
 from pacdp.features.pipeline import quiet
 from pacdp.federation import Plan, Workbench, make_plan
 from pacdp.federation.hot_start import before_any_private_record, hot_start
