@@ -173,6 +173,24 @@ def meant(name: str, options: Collection[str]) -> str:
     return f"did you mean {' or '.join(near)}? " if near else ""
 
 
+def refuse_unknown(
+    where: str, given: Collection[str], allowed: Collection[str], kind: str = "setting"
+) -> None:
+    """Refuse the first of the given names that is not allowed, and suggest a similar one.
+
+    >>> refuse_unknown("model mlp", ["hiden"], ["hidden"])
+    Traceback (most recent call last):
+    ...
+    pacdp.errors.InputError: model mlp: has no setting hiden; did you mean hidden? there are hidden
+    """
+    for name in given:
+        if name not in allowed:
+            raise InputError(
+                f"{where}: has no {kind} {name}; {meant(name, allowed)}there are "
+                f"{', '.join(allowed) or 'none'}"
+            )
+
+
 def member(name: str, value: str, allowed: Collection[str]) -> str:
     """One of a closed set of names.
 

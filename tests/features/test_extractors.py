@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
+from pacdp.data import Records
 from pacdp.errors import InputError
 from pacdp.features import Features, fit_features
 from pacdp.features.deskew import deskew
@@ -40,7 +41,8 @@ def scattering(images, **settings):
 
 def fit_patches(images, *, seed=0, **settings):
     patches = Patches(tuple(images.shape[1:]), **settings)
-    patches.fit(images, torch.zeros(len(images)), classes=0, seed=seed, observe=quiet)
+    records = Records(features=images.numpy(), labels=np.zeros(len(images), np.int64))
+    patches.fit(records, classes=0, seed=seed, observe=quiet)
     return patches
 
 

@@ -12,7 +12,7 @@ from pacdp.features.pipeline import quiet
 
 def trained(records, seed=0, epochs=1):
     network = Network(records.features.shape[1:], width=4, epochs=epochs)
-    network.fit(*records.tensors(), classes=10, seed=seed, observe=quiet)
+    network.fit(records, classes=10, seed=seed, observe=quiet)
     return network
 
 

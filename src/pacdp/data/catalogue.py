@@ -13,7 +13,7 @@ from pacdp.data.records import Dataset
 from pacdp.data.sources import SOURCES
 from pacdp.data.storage import VARIABLE, data_folder
 from pacdp.errors import DataError, InputError
-from pacdp.validation import meant
+from pacdp.validation import meant, refuse_unknown
 
 T = TypeVar("T")
 
@@ -109,9 +109,5 @@ def call_with_options(function: Callable[..., T], options: dict[str, Any], name:
     """Call a function with keyword options; one that it does not have is refused by name."""
     parameters = inspect.signature(function).parameters.values()
     allowed = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
-    unknown = [option for option in options if option not in allowed]
-    if unknown:
-        raise InputError(
-            f"{name}: has no option {unknown[0]}; there are {', '.join(allowed) or 'none'}"
-        )
+    refuse_unknown(name, options, allowed, "option")
     return function(**options)

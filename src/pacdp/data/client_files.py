@@ -19,6 +19,7 @@ from pacdp.data.records import (
     require_finite,
     require_labels,
 )
+from pacdp.data.storage import refuse_damaged
 from pacdp.errors import DataError, InputError, PacdpError
 from pacdp.validation import meant
 
@@ -147,20 +148,19 @@ def _scale(values: Array, limits: tuple[float, float] | None) -> Array:
 
 def read_npz(path: Path) -> ClientFile:
     """Read an .npz file with the arrays ``features``, ``labels`` and optionally ``units``."""
-    try:
+    with (
+        refuse_damaged(f"{path}: is no .npz file of plain arrays", PermissionError),
         # NumPy does not close a file that it cannot read.
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
-            names = set(arrays.files)
-            if not {"features", "labels"} <= names:
-                raise DataError(
-                    f"{path}: holds {', '.join(sorted(names))}; must hold features and labels"
-                )
-            features, labels = arrays["features"], arrays["labels"]
-            units = arrays["units"] if "units" in names else None
-    except (DataError, PermissionError):
-        raise
-    except Exception:  # a damaged archive can fail in any way, and the error may quote its bytes
-        raise DataError(f"{path}: is no .npz file of plain arrays") from None
+        path.open("rb") as stream,
+        np.load(stream, allow_pickle=False) as arrays,
+    ):
+        names = set(arrays.files)
+        if not {"features", "labels"} <= names:
+            raise DataError(
+                f"{path}: holds {', '.join(sorted(names))}; must hold features and labels"
+            )
+        features, labels = arrays["features"], arrays["labels"]
+        units = arrays["units"] if "units" in names else None
     if units is not None:
         require_unit_names(f"{path}: units", units, DataError)
     for name, values in (("labels", labels), ("units", units)):

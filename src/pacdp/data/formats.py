@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pacdp.data.records import describe_values
-from pacdp.data.storage import LARGEST_MEMBER
+from pacdp.data.storage import LARGEST_MEMBER, refuse_damaged
 from pacdp.errors import DataError
 
 Bytes = NDArray[np.uint8]
@@ -114,9 +114,15 @@ class _PlainUnpickler(pickle.Unpickler):
         ("numpy._core.multiarray", "_reconstruct"),
     )
 
+    def __init__(self, path: Path) -> None:
+        super().__init__(io.BytesIO(path.read_bytes()), encoding="bytes")
+        self.path = path
+
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in self.ALLOWED:
-            raise DataError("asks for code to be run, must hold arrays and labels only")
+            raise DataError(
+                f"{self.path}: asks for code to be run, must hold arrays and labels only"
+            )
         return super().find_class(module.replace("numpy.core", "numpy._core"), name)
 
 
@@ -124,19 +130,15 @@ def read_cifar_pickle(
     path: Path, *, records: int, label_keys: Sequence[str]
 ) -> tuple[Bytes, Bytes]:
     """Read images and label bytes of CIFAR's Python version, without running its pickle."""
-    try:
-        content = _PlainUnpickler(io.BytesIO(path.read_bytes()), encoding="bytes").load()
+    with refuse_damaged(f"{path}: is damaged, is no batch of CIFAR's Python version"):
+        content = _PlainUnpickler(path).load()
         images = np.asarray(content[b"data"])
         labels = np.stack([np.asarray(content[key.encode()]) for key in label_keys], axis=1)
         if images.dtype != np.uint8 or images.shape != (records, math.prod(PIXELS)):
-            raise DataError(f"images are {describe_values(images)} {images.shape}")
+            raise DataError(f"{path}: images are {describe_values(images)} {images.shape}")
         fits = labels.shape == (records, len(label_keys)) and labels.dtype.kind in "iu"
         if not fits or labels.min() < 0 or labels.max() > 255:
-            raise DataError(f"labels are {describe_values(labels)} {labels.shape}")
-    except DataError as error:
-        raise DataError(f"{path}: {error}") from None
-    except Exception:  # a damaged pickle can fail in any way
-        raise DataError(f"{path}: is damaged, is no batch of CIFAR's Python version") from None
+            raise DataError(f"{path}: labels are {describe_values(labels)} {labels.shape}")
     return images.reshape(-1, *PIXELS), labels.astype(np.uint8)
 
 
@@ -144,25 +146,22 @@ def read_image_rows(path: Path, *, records: int) -> Bytes:
     """Read images (n, 3, 32, 32) from a PNG picture in which each row of pixels is an image."""
     from PIL import Image
 
-    try:
-        with warnings.catch_warnings(action="error"), Image.open(path) as picture:
-            if picture.format != "PNG" or picture.size != (32 * 32, records):
-                wanted = f"PNG of {(32 * 32, records)}"
-                raise DataError(f"{path}: is {picture.format} of {picture.size}, must be {wanted}")
-            rows = np.asarray(picture.convert("RGB"))
-    except DataError:
-        raise
-    except Exception:  # a damaged picture can fail in any way
-        raise DataError(f"{path}: is damaged, is no PNG picture") from None
+    with (
+        refuse_damaged(f"{path}: is damaged, is no PNG picture"),
+        warnings.catch_warnings(action="error"),
+        Image.open(path) as picture,
+    ):
+        if picture.format != "PNG" or picture.size != (32 * 32, records):
+            wanted = f"PNG of {(32 * 32, records)}"
+            raise DataError(f"{path}: is {picture.format} of {picture.size}, must be {wanted}")
+        rows = np.asarray(picture.convert("RGB"))
     return rows.reshape(records, 32, 32, 3).transpose(0, 3, 1, 2)
 
 
 def read_json_labels(path: Path, *, records: int) -> Bytes:
     """Read a JSON list of labels, as (n, 1) bytes."""
-    try:
+    with refuse_damaged(f"{path}: is damaged, is no JSON list of labels", OSError):
         labels = np.asarray(json.loads(path.read_bytes()))
-    except (ValueError, RecursionError):
-        raise DataError(f"{path}: is damaged, is no JSON list of labels") from None
     if labels.shape != (records,) or labels.dtype.kind not in "iu":
         raise DataError(
             f"{path}: holds {describe_values(labels)} {labels.shape}, must be {records} labels"

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pacdp.data.records import Array, Dataset, Records, make_generator
 from pacdp.errors import DataError, InputError
-from pacdp.validation import count, member, positive_number
+from pacdp.validation import count, member, positive_number, refuse_unknown
 
 Generator = np.random.Generator
 Indices = list[NDArray[np.int64]]
@@ -51,7 +51,7 @@ class Partition:
     @property
     def sizes(self) -> NDArray[np.int64]:
         """The number of records of each client."""
-        return np.array([len(index) for index in self.indices])
+        return np.array(list(map(len, self.indices)))
 
     @property
     def named_sizes(self) -> dict[str, int]:
@@ -163,12 +163,7 @@ def partition_records(
         indices, names = _natural(dataset)
     else:
         defaults = SETTINGS[kind]
-        unknown = [name for name in settings if name not in defaults]
-        if unknown:
-            raise InputError(
-                f"partition {kind}: has no setting {unknown[0]}; "
-                f"there are {', '.join(defaults) or 'none'}"
-            )
+        refuse_unknown(f"partition {kind}", settings, defaults)
         settings = {n: positive_number(n, settings.get(n, v)) for n, v in defaults.items()}
         if clients is None:
             raise InputError(f"partition {kind}: needs the number of clients")

@@ -20,13 +20,13 @@ VARIABLE = "PACDP_DATA_DIR"
 LARGEST_MEMBER = 2**29
 
 
-def data_folder() -> Path:
-    """Return ``PACDP_DATA_DIR``, or the user's cache folder.
+def data_folder(variable: str = VARIABLE) -> Path:
+    """Return the folder in an environment variable, or the user's cache folder.
 
     >>> isinstance(data_folder(), Path)
     True
     """
-    named = os.environ.get(VARIABLE)
+    named = os.environ.get(variable)
     return Path(named).expanduser() if named else Path(platformdirs.user_cache_dir("pacdp"))
 
 
@@ -79,6 +79,27 @@ def exclusive_lock(target: Path) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def refuse_damaged(message: str, *expected: type[Exception]) -> Iterator[None]:
+    """Replace any other error by a :class:`DataError`.
+
+    A damaged file can make its parser fail in any way, and the error could quote its bytes.
+
+    >>> with refuse_damaged("a.png: is damaged"):
+    ...     int("secret")
+    Traceback (most recent call last):
+    ...
+    pacdp.errors.DataError: a.png: is damaged
+    """
+    allowed: tuple[type[Exception], ...] = (DataError, *expected)
+    try:
+        yield
+    except allowed:
+        raise
+    except Exception:
+        raise DataError(message) from None
+
+
 def sync(path: Path) -> None:
     """Flush a file or folder to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -107,7 +128,7 @@ def open_files(source: Path, names: Collection[str]) -> Iterator[dict[str, Path]
 
 def _unpack(source: Path, names: Collection[str], folder: Path) -> dict[str, Path]:
     unpacked: dict[str, Path] = {}
-    try:
+    with refuse_damaged(f"{source}: is damaged, cannot be unpacked", OSError):
         if zipfile.is_zipfile(source):
             with zipfile.ZipFile(source) as archive:
                 for info in archive.infolist():
@@ -125,10 +146,6 @@ def _unpack(source: Path, names: Collection[str], folder: Path) -> dict[str, Pat
             unpacked[source.name] = source
         else:
             raise DataError(f"{source}: is neither a folder, a zip nor a tar archive")
-    except (DataError, OSError):
-        raise
-    except Exception:  # a damaged archive can fail in any way, and the error may quote its bytes
-        raise DataError(f"{source}: is damaged, cannot be unpacked") from None
     return unpacked
 
 

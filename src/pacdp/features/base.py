@@ -6,6 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from pacdp.data.records import Records
 from pacdp.features.deskew import deskew
 
 Observer = Callable[[str, int, int], None]
@@ -29,9 +30,7 @@ class Extractor(nn.Module):
         self.channels = shape[0]
         self.settings = {**self.defaults, **settings}
 
-    def fit(
-        self, images: Tensor, labels: Tensor, *, classes: int, seed: int, observe: Observer
-    ) -> None:
+    def fit(self, records: Records, *, classes: int, seed: int, observe: Observer) -> None:
         """Learn from public or generated images; most extractors have nothing to learn."""
 
     def transform(self, images: Tensor) -> Tensor:

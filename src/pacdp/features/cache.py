@@ -4,16 +4,14 @@ Files are written atomically, and damaged ones are replaced. The features of pri
 cached, too, so the folder is as private as they are.
 """
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-import platformdirs
 from safetensors import SafetensorError
 
-from pacdp.data.storage import exclusive_lock, sync
+from pacdp.data.storage import data_folder, exclusive_lock, sync
 from pacdp.errors import DataError
 
 VARIABLE = "PACDP_CACHE_DIR"
@@ -32,7 +30,7 @@ def read_or_make(
 
     ``make`` writes the file to the path that it is given, and ``read`` reads it from there.
 
-    >>> import tempfile
+    >>> import os, tempfile
     >>> from unittest.mock import patch
     >>> with patch.dict(os.environ, {VARIABLE: tempfile.mkdtemp()}):
     ...     read_or_make("a", read=Path.read_text, make=lambda path: print(path.write_text("b")))
@@ -80,8 +78,7 @@ def _explain_disk_errors(path: Path) -> Iterator[None]:
 
 def _cache_folder() -> Path:
     """Return the folder in ``PACDP_CACHE_DIR``, or in the user's cache folder."""
-    named = os.environ.get(VARIABLE)
-    home = Path(named).expanduser() if named else Path(platformdirs.user_cache_dir("pacdp"))
+    home = data_folder(VARIABLE)
     folder = home / "representations"
     with _explain_disk_errors(folder):
         home.mkdir(parents=True, exist_ok=True)

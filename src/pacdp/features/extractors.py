@@ -14,7 +14,7 @@ from pacdp.features.hog import OrientedGradients
 from pacdp.features.network import Network
 from pacdp.features.patches import Patches
 from pacdp.features.scattering import Scattering
-from pacdp.validation import meant
+from pacdp.validation import refuse_unknown
 
 
 class Plain(Extractor):
@@ -38,15 +38,14 @@ class Combined(Extractor):
     """
 
     defaults: ClassVar = {"cell": 4, "directions": 8, "filters": 256, "size": 6, "upright": 0}
+    gradients: OrientedGradients
+    patches: Patches
     spreads: Tensor
 
     def __init__(self, shape: tuple[int, ...], **settings: int) -> None:
         super().__init__(shape, **settings)
-        chosen = self.settings
-        self.gradients = OrientedGradients(
-            shape, cell=chosen["cell"], directions=chosen["directions"]
-        )
-        self.patches = Patches(shape, filters=chosen["filters"], size=chosen["size"])
+        for name, kind in (("gradients", OrientedGradients), ("patches", Patches)):
+            self.add_module(name, kind(shape, **{key: self.settings[key] for key in kind.defaults}))
         self.register_buffer("spreads", torch.ones(2))
 
     def compute(self, images: Tensor) -> Tensor:
@@ -58,12 +57,10 @@ class Combined(Extractor):
         """Return the two parts before scaling."""
         return [self.gradients.compute(images), self.patches.compute(images)]
 
-    def fit(
-        self, images: Tensor, labels: Tensor, *, classes: int, seed: int, observe: Observer
-    ) -> None:
+    def fit(self, records: Records, *, classes: int, seed: int, observe: Observer) -> None:
         """Learn the patches, and the total standard deviation of both parts."""
-        images = self.prepare(images)
-        self.patches.fit(images, labels, classes=classes, seed=seed, observe=observe)
+        self.patches.fit(records, classes=classes, seed=seed, observe=observe)
+        images = self.prepare(records.tensors()[0])
         batches = [self.parts(batch) for batch in images.split(BATCH)]
         for number, rows in enumerate(zip(*batches, strict=True)):
             self.spreads[number] = torch.cat(rows).var(0).sum().sqrt()
@@ -86,13 +83,8 @@ def make_extractor(name: str, shape: tuple[int, ...], given: Mapping[str, float]
     {'cell': 7, 'directions': 8, 'upright': 0}
     """
     kind = EXTRACTORS[name]
-    known = kind.defaults
+    refuse_unknown(f"representation {name}", given, kind.defaults)
     for setting, value in given.items():
-        if setting not in known:
-            raise InputError(
-                f"representation {name}: has no setting {setting}; {meant(setting, known)}there "
-                f"are {', '.join(known) or 'none'}"
-            )
         switch = setting in ("early", "upright")
         if not float(value).is_integer() or value < (0 if switch else 1) or (switch and value > 1):
             allowed = "0 or 1" if switch else "a whole number, at least 1"

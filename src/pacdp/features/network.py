@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pacdp.data.records import Records
 from pacdp.errors import InputError
 from pacdp.features.base import Extractor, Observer
 
@@ -111,16 +112,15 @@ class Network(Extractor):
         across = down // 2 if self._mirrors else down
         return functional.adaptive_avg_pool2d(maps, (down, across)).flatten(1)
 
-    def fit(
-        self, images: Tensor, labels: Tensor, *, classes: int, seed: int, observe: Observer
-    ) -> None:
+    def fit(self, records: Records, *, classes: int, seed: int, observe: Observer) -> None:
         """Train on public images, randomly shifted and, in colour, mirrored.
 
-        >>> network, images = Network((1, 8, 8), width=2, epochs=1), torch.rand(128, 1, 8, 8)
-        >>> report = lambda *progress: print(progress)
-        >>> network.fit(images, torch.arange(128) % 2, classes=2, seed=0, observe=report)
+        >>> records = Records(features=np.ones((128, 1, 8, 8)), labels=np.arange(128) % 2)
+        >>> network = Network((1, 8, 8), width=2, epochs=1)
+        >>> network.fit(records, classes=2, seed=0, observe=lambda *progress: print(progress))
         ('training the public network', 1, 1)
         """
+        images, labels = records.tensors()
         images = self.prepare(images)
         if len(images) < _BATCH:
             raise InputError(f"public network: {len(images)} records, must be at least {_BATCH}")

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from pacdp.data.records import Records
 from pacdp.errors import InputError
 from pacdp.features.base import Extractor, Observer
 from pacdp.validation import FloatArray
@@ -64,15 +65,12 @@ class Patches(Extractor):
         pooled = [functional.adaptive_avg_pool2d(side, _SIDES) for side in sides]
         return torch.cat(pooled, dim=1).flatten(1)
 
-    def fit(
-        self, images: Tensor, labels: Tensor, *, classes: int, seed: int, observe: Observer
-    ) -> None:
+    def fit(self, records: Records, *, classes: int, seed: int, observe: Observer) -> None:
         """Learn the filters from patches of the images; labels are not used."""
         from sklearn.cluster import MiniBatchKMeans
 
-        patches = _sample_patches(
-            self.prepare(images), self.size, np.random.default_rng([seed, 12])
-        )
+        images = self.prepare(records.tensors()[0])
+        patches = _sample_patches(images, self.size, np.random.default_rng([seed, 12]))
         middle = patches.mean(0)
         variances, directions = np.linalg.eigh(np.cov(patches, rowvar=False))
         whiten = (directions / np.sqrt(variances + _REGULARISATION)) @ directions.T

@@ -217,7 +217,7 @@ def _fit_pipeline(
             "made by": f"seed {settings.seed}",
         }
     classes = 0 if public is None else len(public.classes)
-    extractor.fit(*training.tensors(), classes=classes, seed=settings.seed, observe=observe)
+    extractor.fit(training, classes=classes, seed=settings.seed, observe=observe)
     rows: list[torch.Tensor] = []
     for batch in transform_records(extractor, reference):
         rows.append(batch)
