@@ -28,8 +28,7 @@ class CatalogueEntry:
     @property
     def summary(self) -> str:
         """A short description."""
-        summary: str = SOURCES[self.name]["summary"]
-        return summary
+        return str(SOURCES[self.name]["summary"])
 
     @property
     def files(self) -> ImageSet | None:

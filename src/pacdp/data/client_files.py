@@ -14,15 +14,17 @@ import numpy as np
 
 from pacdp.data.records import (
     Array,
-    describe_values,
     digest_rows,
+    require_column,
     require_finite,
     require_labels,
 )
 from pacdp.data.storage import refuse_damaged
-from pacdp.errors import DataError, InputError, PacdpError
+from pacdp.errors import DataError
 from pacdp.validation import meant
 
+# Units are named by text or whole numbers.
+UNIT_KINDS, UNIT_NAMES = "iuUS", "a name or a whole number for each record"
 Ranges = Mapping[str, tuple[float, float]]
 # Features and labels are converted to float32 for training.
 LARGEST_NUMBER = float(np.finfo(np.float32).max)
@@ -162,7 +164,7 @@ def read_npz(path: Path) -> ClientFile:
         features, labels = arrays["features"], arrays["labels"]
         units = arrays["units"] if "units" in names else None
     if units is not None:
-        require_unit_names(f"{path}: units", units, DataError)
+        require_column(f"{path}: units", units, UNIT_KINDS, UNIT_NAMES, DataError)
     for name, values in (("labels", labels), ("units", units)):
         if values is not None and values.shape != features.shape[:1]:
             raise DataError(f"{path}: {name} have shape {values.shape}, must be one a record")
@@ -170,21 +172,6 @@ def read_npz(path: Path) -> ClientFile:
     require_labels(str(path), labels, 0)
     unit_names = None if units is None else units.astype(str)
     return ClientFile(path, features, labels, unit_names, None, digest_rows(features))
-
-
-def require_unit_names(where: str, names: Array, error: type[PacdpError] = InputError) -> None:
-    """Refuse units that are not one name or whole number for each record.
-
-    >>> require_unit_names("units:", np.array([0.5]))
-    Traceback (most recent call last):
-    ...
-    pacdp.errors.InputError: units: are float64 of shape (1,), must be a name or a whole number ...
-    """
-    if names.ndim != 1 or names.dtype.kind not in "iuUS":
-        raise error(
-            f"{where} are {describe_values(names)} of shape {names.shape}, "
-            "must be a name or a whole number for each record"
-        )
 
 
 def read_ranges(path: Path) -> Ranges:

@@ -70,8 +70,7 @@ class ImageSet:
     @property
     def folder(self) -> str:
         """Where the set is stored, below the data folder."""
-        folder: str = self.source["folder"]
-        return folder
+        return str(self.source["folder"])
 
     def locate(self, folder: Path) -> Path | None:
         """Return the folder below ``folder`` that holds the set, if there is one."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pacdp.errors import InputError
+from pacdp.errors import InputError, PacdpError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -188,11 +188,7 @@ class Dataset:
             raise InputError(f"{self.name}: two clients have the same name, must be different")
         for records in (self.train, self.test):
             holders = records.clients
-            if (
-                holders is not None
-                and len(holders)
-                and not (holders.min() >= 0 and holders.max() < len(self.clients))
-            ):
+            if holders is not None and not np.isin(holders, range(len(self.clients))).all():
                 raise InputError(
                     f"{self.name}: a record is held by a client without a name; clients "
                     f"must be from 0 to {len(self.clients) - 1}, as many as there are names"
@@ -257,6 +253,22 @@ def require_finite(where: str, features: Array) -> None:
         raise InputError(f"{where}, record {first}: feature {place} must be a finite number")
 
 
+def require_column(
+    where: str, values: Array, kinds: str, allowed: str, error: type[PacdpError] = InputError
+) -> None:
+    """Refuse an array that does not have one value of some NumPy kinds for each record.
+
+    >>> require_column("units:", np.array([0.5]), "iu", "whole numbers")
+    Traceback (most recent call last):
+    ...
+    pacdp.errors.InputError: units: are float64 of shape (1,), must be whole numbers
+    """
+    if values.ndim != 1 or values.dtype.kind not in kinds:
+        raise error(
+            f"{where} are {describe_values(values)} of shape {values.shape}, must be {allowed}"
+        )
+
+
 def require_labels(
     where: str, labels: Array, classes: int, lines: Sequence[int] | None = None
 ) -> None:
@@ -269,11 +281,7 @@ def require_labels(
     ...
     pacdp.errors.InputError: a.csv, record 1: label must be a whole number from 0 to 1
     """
-    if labels.ndim != 1 or labels.dtype.kind not in "fiu":
-        raise InputError(
-            f"{where}: labels are {describe_values(labels)} of shape {labels.shape}, "
-            "must be one number for each record"
-        )
+    require_column(f"{where}: labels", labels, "fiu", "one number for each record")
     allowed = f"a whole number from 0 to {classes - 1}" if classes else "a finite number"
     if classes:
         good = (labels >= 0) & (labels < classes)

@@ -20,21 +20,22 @@ from typing import Any
 import numpy as np
 
 from pacdp.data.client_files import (
+    UNIT_KINDS,
+    UNIT_NAMES,
     ClientFile,
     Ranges,
     read_csv,
     read_npz,
     read_ranges,
-    require_unit_names,
 )
 from pacdp.data.records import (
     Array,
     Dataset,
     Provenance,
     Records,
-    describe_values,
     draw_stratified,
     locate_record,
+    require_column,
     require_labels,
     split_dataset,
 )
@@ -130,6 +131,12 @@ def from_torch(
     >>> from_torch(pairs, pairs, name="mine", classes=["no", "yes"]).shape
     (4,)
     """
+    holder_numbers = None if holders is None else np.asarray(holders)
+    if holder_numbers is not None:
+        require_column("holders:", holder_numbers, "iu", "a whole number for each record")
+    unit_names = None if units is None else np.asarray(units)
+    if unit_names is not None:
+        require_column("units:", unit_names, UNIT_KINDS, UNIT_NAMES)
     features, labels = _collect(f"{name}, train records", train, len(classes))
     test_features, test_labels = _collect(f"{name}, test records", test, len(classes))
     return Dataset(
@@ -137,8 +144,8 @@ def from_torch(
         train=Records(
             features=features,
             labels=labels,
-            clients=None if holders is None else _whole_numbers("holders", holders),
-            units=None if units is None else _number_units(np.asarray(units)),
+            clients=None if holder_numbers is None else holder_numbers.astype(np.int64),
+            units=None if unit_names is None else np.unique(unit_names, return_inverse=True)[1],
         ),
         test=Records(features=test_features, labels=test_labels),
         classes=tuple(classes),
@@ -165,23 +172,6 @@ def _collect(where: str, pairs: Any, classes: int) -> tuple[Array, Array]:
     if len({value.shape for value in features}) > 1:
         raise InputError(f"{where}: have features of different shapes, must all be alike")
     return np.stack(features), _convert_labels(where, labels, classes)
-
-
-def _whole_numbers(name: str, values: Sequence[int]) -> Any:
-    """Return values as an array, which must be whole numbers."""
-    array = np.asarray(values)
-    if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise InputError(
-            f"{name}: are {describe_values(array)} of shape {array.shape}, "
-            "must be a whole number for each record"
-        )
-    return array.astype(np.int64)
-
-
-def _number_units(names: Array) -> Any:
-    """Number units; equal names get equal numbers."""
-    require_unit_names("units:", names)
-    return np.unique(names, return_inverse=True)[1].astype(np.int64)
 
 
 def _read_client_files(
