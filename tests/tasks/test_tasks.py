@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from pacdp.offline.together import score_plans
 
 from pacdp.clipping import BinaryCrossEntropy
 from pacdp.data import Dataset, Records, load_dataset, partition_records
@@ -18,6 +17,7 @@ from pacdp.federation.hot_start import HotStart, hot_start
 from pacdp.federation.local_model import Workbench
 from pacdp.methods import build_method
 from pacdp.offline import Setting
+from pacdp.offline.grid_simulation import score_plans
 from pacdp.tasks import Classification, Regression, Task, load_task, register_task, task_for_classes
 from pacdp.tasks.base import require_all, require_one_number
 from pacdp.tasks.registry import TASKS
