@@ -527,13 +527,13 @@ def clean_sums(monkeypatch):
 
 @pytest.mark.parametrize("canary", [None, 1e30, 1e18, 1e-40])
 @pytest.mark.parametrize("model", ["logistic", "mlp"])
-@pytest.mark.parametrize("kind", ["one-by-one", "threads", "stacked"])
+@pytest.mark.parametrize("kind", ["serial", "threaded", "stacked"])
 def test_no_engine_of_a_federation_lets_a_record_move_more(kind, model, canary, clean_sums):
     made = federation_plan(model=Model(name=model))
     bench = Workbench(made)
     engine = {
-        "one-by-one": SerialEngine,
-        "threads": lambda bench: ThreadedEngine(lambda: Workbench(made)),
+        "serial": SerialEngine,
+        "threaded": lambda bench: ThreadedEngine(bench, lambda: Workbench(made)),
         "stacked": StackedEngine,
     }[kind](bench)
     state = bench.state()

@@ -113,18 +113,18 @@ def test_together_or_one_by_one(
     )
     one, other = (
         simulate(made, HEART, parts, engine=engine, failure_rate=failures)
-        for engine in ("one-by-one", "stacked")
+        for engine in ("serial", "stacked")
     )
     same(one, other)
 
 
-@pytest.mark.parametrize("engine", ["stacked", "threads"])
+@pytest.mark.parametrize("engine", ["stacked", "threaded"])
 @pytest.mark.parametrize("model", [Model(name="cnn"), Model(name="mlp", settings={"hidden": 8})])
 def test_images_of_clients_that_differ(engine, model):
     parts = partition_records(DIGITS, "quantity", clients=5, seed=1)
     made = plan(parts, DIGITS, model=model, training=Training(rounds=2, local_epochs=1, batch=50))
     same(
-        simulate(made, DIGITS, parts, engine="one-by-one"),
+        simulate(made, DIGITS, parts, engine="serial"),
         simulate(made, DIGITS, parts, engine=engine),
     )
 
@@ -133,8 +133,8 @@ def test_images_of_clients_that_differ(engine, model):
 def test_on_threads_any_method(name):
     made = plan(HOSPITALS, HEART, method=build_method(name))
     same(
-        simulate(made, HEART, HOSPITALS, engine="one-by-one"),
-        simulate(made, HEART, HOSPITALS, engine="threads"),
+        simulate(made, HEART, HOSPITALS, engine="serial"),
+        simulate(made, HEART, HOSPITALS, engine="threaded"),
     )
 
 
@@ -148,7 +148,7 @@ def test_a_regression_is_stacked_as_well():
     parts = partition_records(data, "iid", clients=3)
     made = plan(parts, data)
     same(
-        simulate(made, data, parts, engine="one-by-one"),
+        simulate(made, data, parts, engine="serial"),
         simulate(made, data, parts, engine="stacked"),
     )
 
@@ -160,7 +160,7 @@ def test_a_record_that_is_not_finite_counts_for_nothing_in_a_stack():
     data = replace(HEART, train=replace(HEART.train, features=features))
     parts = partition_records(data, "natural")
     made = plan(parts, data)
-    one = simulate(made, data, parts, engine="one-by-one")
+    one = simulate(made, data, parts, engine="serial")
     other = simulate(made, data, parts, engine="stacked")
     assert all(bool(torch.isfinite(value).all()) for value in other.model.values())
     same(one, other)
@@ -207,7 +207,7 @@ def test_a_mistake_names_client_round_and_step(monkeypatch):
 
     monkeypatch.setattr(ClippedGradient, "__call__", breaks)
     with pytest.raises(TrainingError) as raised:
-        simulate(plan(HOSPITALS, HEART), HEART, HOSPITALS, engine="one-by-one")
+        simulate(plan(HOSPITALS, HEART), HEART, HOSPITALS, engine="serial")
     said = str(raised.value)
     assert said.startswith("client cleveland, round 1, step 3")
     assert "RuntimeError: a mistake of two lines" in said
@@ -218,7 +218,7 @@ def test_a_mistake_in_a_stack_says_how_to_find_it(monkeypatch):
         raise RuntimeError("no memory")
 
     monkeypatch.setattr(StackedGradient, "__call__", broken)
-    with pytest.raises(TrainingError, match=r"round 1, step 1 .the engine one-by-one .*no memory"):
+    with pytest.raises(TrainingError, match=r"round 1, step 1 .the engine serial .*no memory"):
         simulate(plan(HOSPITALS, HEART), HEART, HOSPITALS)
 
 
@@ -226,7 +226,7 @@ def test_a_mistake_in_a_stack_says_how_to_find_it(monkeypatch):
     ("changes", "chosen"),
     [
         ({}, "stacked"),
-        ({"method": build_method("aqc")}, "one-by-one"),
+        ({"method": build_method("aqc")}, "serial"),
         ({"model": Model(name="mlp")}, "stacked"),
     ],
 )
@@ -235,7 +235,7 @@ def test_the_engine_that_fits_is_chosen(changes, chosen):
     assert choose_engine("auto", bench, make=lambda: bench).name == chosen
 
 
-@pytest.mark.parametrize(("cores", "chosen"), [(1, "one-by-one"), (2, "threads")])
+@pytest.mark.parametrize(("cores", "chosen"), [(1, "serial"), (2, "threaded")])
 def test_convolutions_use_the_cores(monkeypatch, cores, chosen):
     parts = partition_records(DIGITS, "iid", clients=4)
     made = plan(parts, DIGITS, model=Model(name="cnn"))
@@ -249,7 +249,7 @@ def test_convolutions_use_the_cores(monkeypatch, cores, chosen):
     [
         ("stacked", {"method": build_method("aqc")}, "engine = stacked: aqc trains in its own way"),
         ("stacked", {"make": Net}, "engine = stacked: the model cannot be stacked"),
-        ("threads", {"make": Net}, "engine = threads: the model may draw random numbers"),
+        ("threaded", {"make": Net}, "engine = threaded: the model may draw random numbers"),
         ("stakced", {}, "engine = 'stakced'.*stacked"),
     ],
 )
@@ -261,7 +261,7 @@ def test_an_engine_that_does_not_fit_is_refused(engine, changes, message):
 
 def test_threads_leave_torch_as_it_was():
     before = torch.get_num_threads()
-    simulate(plan(HOSPITALS, HEART), HEART, HOSPITALS, engine="threads")
+    simulate(plan(HOSPITALS, HEART), HEART, HOSPITALS, engine="threaded")
     assert torch.get_num_threads() == before
 
 
@@ -274,7 +274,7 @@ class Mistaken(Fixed):
         return super().charges(replace(terms, passes=1))
 
 
-@pytest.mark.parametrize("engine", ["auto", "one-by-one", "threads"])
+@pytest.mark.parametrize("engine", ["auto", "serial", "threaded"])
 def test_what_was_not_paid_for_is_refused_in_every_engine(engine, monkeypatch):
     monkeypatch.setitem(METHODS, "mistaken", Mistaken)
     made = plan(HOSPITALS, HEART, method=Mistaken(), training=Training(rounds=3, local_steps=5))
@@ -295,7 +295,7 @@ def test_a_plan_that_was_tampered_with_is_refused_in_every_engine():
 def test_threads_need_models_of_their_own():
     shared = nn.Sequential(nn.Linear(13, 2))
     with pytest.raises(InputError, match="make: gives the same model again"):
-        simulate(plan(HOSPITALS, HEART), HEART, HOSPITALS, make=lambda: shared, engine="threads")
+        simulate(plan(HOSPITALS, HEART), HEART, HOSPITALS, make=lambda: shared, engine="threaded")
 
 
 def test_a_changed_plan_forgets_what_was_computed_from_the_old_one():
@@ -310,7 +310,7 @@ def test_a_changed_plan_forgets_what_was_computed_from_the_old_one():
 
 
 @pytest.mark.parametrize("label", [0, 1])
-@pytest.mark.parametrize("engine", ["stacked", "one-by-one"])
+@pytest.mark.parametrize("engine", ["stacked", "serial"])
 def test_whether_a_client_answers_depends_on_no_record(label, engine):
     """Weights a server may choose, under which the squared norms add up to just below or above
     the largest number: the client answers either way."""

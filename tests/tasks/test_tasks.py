@@ -103,7 +103,7 @@ def planned(task, **changes):
     return plan_of(**settings | changes)
 
 
-@pytest.mark.parametrize("engine", ["one-by-one", "stacked"])
+@pytest.mark.parametrize("engine", ["serial", "stacked"])
 @pytest.mark.parametrize("model", ["logistic", "mlp"])
 def test_a_task_from_outside_is_planned_stored_and_trained(detection, tmp_path, engine, model):
     data = detection_data(detection(threshold=0.4))
