@@ -43,11 +43,11 @@ def cifar100_folder(tmp_path_factory):
     """Where CIFAR-100 is, or made by the tool that lies beside a more compact copy."""
     home = data_folder()
     tool = home / "cifar100_to_canonical.py"
-    if CIFAR100.place(home) or not tool.is_file():
+    if CIFAR100.locate(home) or not tool.is_file():
         return home
     folder = tmp_path_factory.mktemp("cifar100")
     subprocess.run([sys.executable, str(tool), str(folder)], check=True)
-    CIFAR100.keep(CIFAR100.read(folder / "cifar-100-python"), folder)
+    CIFAR100.store(CIFAR100.read(folder / "cifar-100-python"), folder)
     return folder
 
 

@@ -86,7 +86,7 @@ def folder(tmp_path):
 
 
 def test_idx_files_read_back_as_written(folder):
-    found = MNIST.forms[0].read([folder / names[0] for names in MNIST.forms[0].names])
+    found = MNIST.layouts[0].read([folder / names[0] for names in MNIST.layouts[0].names])
     assert all(np.array_equal(a, b) for a, b in zip(found, tiny(), strict=True))
 
 
@@ -165,7 +165,7 @@ def test_neither_folder_nor_archive(tmp_path):
 
 
 def test_cifar_binary_files_of_another_size_or_content(tmp_path):
-    for (name,) in CIFAR10.forms[0].names:
+    for (name,) in CIFAR10.layouts[0].names:
         with (tmp_path / name).open("wb") as out:
             out.truncate(30_730_000)
     with pytest.raises(DataError, match="is not cifar10"):
@@ -278,7 +278,7 @@ def test_files_that_are_not_its_own_are_not_lost(folder, tmp_path_factory):
     (home / "mnist").mkdir()
     (home / "mnist" / "notes.txt").write_text("mine")
     with pytest.raises(DataError, match=r"notes.txt is none of its files"):
-        MNIST.keep(tiny(), home)
+        MNIST.store(tiny(), home)
     assert (home / "mnist" / "notes.txt").read_text() == "mine"
 
 
@@ -288,8 +288,8 @@ def test_a_full_disk_leaves_nothing_behind(folder, tmp_path_factory):
         "import sys, signal\nfrom pathlib import Path\n"
         "from pacdp.data.images import MNIST\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "paths = [Path(sys.argv[1]) / names[0] for names in MNIST.forms[0].names]\n"
-        "MNIST.keep(MNIST.forms[0].read(paths), Path(sys.argv[2]))\n"
+        "paths = [Path(sys.argv[1]) / names[0] for names in MNIST.layouts[0].names]\n"
+        "MNIST.store(MNIST.layouts[0].read(paths), Path(sys.argv[2]))\n"
     )
     found = subprocess.run(
         [sys.executable, "-c", script, str(folder), str(place)],
@@ -318,5 +318,5 @@ def test_what_is_not_here_says_how_to_get_it(tmp_path):
 def test_other_programs_folders_are_found(folder, tmp_path_factory):
     home = tmp_path_factory.mktemp("home")
     shutil.copytree(folder, home / "MNIST" / "raw")
-    assert MNIST.place(home) == home / "MNIST" / "raw"
-    assert CIFAR100.place(home) is None
+    assert MNIST.locate(home) == home / "MNIST" / "raw"
+    assert CIFAR100.locate(home) is None

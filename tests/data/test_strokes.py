@@ -5,8 +5,7 @@ import pytest
 
 from pacdp.data import load_dataset, refuse_overlap
 from pacdp.data.proxy import digits_for_mnist
-from pacdp.data.strokes import POINTS, _template, draw_scribbles
-from pacdp.data.strokes_templates import TEMPLATES
+from pacdp.data.strokes import POINTS, TEMPLATES, _parse_template, draw_scribbles
 from pacdp.errors import InputError
 
 
@@ -69,8 +68,8 @@ def test_templates_can_be_read():
     for ways in TEMPLATES.values():
         for weight, way in ways:
             assert weight > 0
-            template = _template(way)
-            assert template.basis.shape == (POINTS, len(template.places))
+            template = _parse_template(way)
+            assert template.basis.shape == (POINTS, len(template.points))
             # A digit that is moved is the same digit.
             assert np.allclose(template.basis.sum(1), 1, atol=1e-5)
             assert (template.parts.sum(0) > 0).all()

@@ -229,7 +229,7 @@ def test_torch_data_sets_whose_parts_disagree():
         from_torch(pairs, pairs, holders=[0, 1, 0, 1], **people, **settings)
     with pytest.raises(InputError, match="must be from 0 to 1"):
         from_torch(pairs, pairs, holders=[0, 1, 7, 1], clients=["a", "b"], **settings)
-    with pytest.raises(InputError, match="two clients have one name"):
+    with pytest.raises(InputError, match="two clients have the same name"):
         from_torch(pairs, pairs, holders=[0, 1, 0, 1], clients=["a", "a"], **settings)
     with pytest.raises(InputError, match="units: are float64"):
         from_torch(pairs, pairs, units=[0.1, 0.9, 1.2, 1.7], unit="patient", **settings)

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from pacdp.data import load_dataset, refuse_overlap
-from pacdp.data.heart import _clinical
+from pacdp.data.heart import encode_clinical
 from pacdp.errors import DataError, InputError
 
 
 def encoded(**values):
     patient = {"age": 52, "sex": 0, "cp": 4, "thalach": 150, "exang": 0, "oldpeak": 0} | values
     table = {name: np.array([float(value)]) for name, value in patient.items()}
-    return [float(column[0, 0]) for column in _clinical(table)]
+    return [float(column[0, 0]) for column in encode_clinical(table)]
 
 
 def test_six_columns_within_bounds():

@@ -18,7 +18,7 @@ from pacdp.errors import DataError, InputError
 from pacdp.experiments import read_experiment
 from pacdp.experiments.offline import rehearsal
 from pacdp.features import Features, extract_features, fit_features
-from pacdp.features.synthetic import generated
+from pacdp.features.synthetic import generate_images
 from pacdp.tasks import Classification
 
 SHAPE = (1, 28, 28)
@@ -38,7 +38,7 @@ class Watched:
 
 def private(records=60, **more):
     """Images of nobody else: scribbles of another seed."""
-    images = generated(SHAPE, records=records, seed=77)
+    images = generate_images(SHAPE, records=records, seed=77)
     labels = np.arange(records) % 2
     made = Records(features=images, labels=labels, **more)
     half = np.arange(records) % 3 == 0

@@ -6,7 +6,7 @@ import pytest
 from pacdp.data import load_dataset, refuse_overlap
 from pacdp.data.proxy import SHARED_BY_CIFARS, digits_for_mnist
 from pacdp.features import load_public_data, public_data
-from pacdp.features.public_data import PUBLIC_DATA, _handwriting
+from pacdp.features.public_data import PUBLIC_DATA, _load_handwriting
 from tests.data.conftest import real
 
 
@@ -74,7 +74,7 @@ def test_handwriting(monkeypatch):
         public_data, "load_dataset", lambda name, records: load_dataset(name, records=500)
     )
     monkeypatch.setattr(public_data, "digits_for_mnist", lambda copies: digits_for_mnist(copies=2))
-    found = _handwriting()
+    found = _load_handwriting()
     apart(found)
     judge = found.selection_proxy.data
     assert len(judge.train) == 2 * 1438

@@ -1,4 +1,4 @@
-"""Data sets by name, one's own data, who holds what, and public stand-ins."""
+"""Data sets, partitions among clients, and public proxies."""
 
 from pacdp.data.catalogue import CATALOGUE, load_dataset
 from pacdp.data.partition import Partition, partition_records

@@ -11,7 +11,7 @@ from pacdp.experiments.experiment import Experiment
 from pacdp.experiments.prepare import read_data
 from pacdp.experiments.proxies import find_proxy
 from pacdp.features import fit_features, load_public_data, refuse_public_overlap
-from pacdp.features.network import Observer
+from pacdp.features.base import Observer
 from pacdp.features.pipeline import quiet
 from pacdp.federation import Population, Recipe, Workbench, make_plan
 from pacdp.federation.hot_start import hot_start

@@ -4,13 +4,13 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from pacdp.data import Dataset, Partition, load_dataset, partition_records, refuse_overlap
-from pacdp.data.partition import RULES
+from pacdp.data.partition import SETTINGS
 from pacdp.data.proxy import PROXIES
 from pacdp.errors import InputError
 from pacdp.experiments.experiment import Data, Experiment
 from pacdp.experiments.proxies import find_proxy
 from pacdp.features import Features, extract_features, fit_features, load_public_data
-from pacdp.features.network import Observer
+from pacdp.features.base import Observer
 from pacdp.features.pipeline import quiet
 from pacdp.federation import Plan, Population, Workbench, make_plan
 from pacdp.federation.hot_start import before_any_private_record, hot_start
@@ -48,7 +48,7 @@ def read_records(settings: Data) -> Dataset:
 def dealt(settings: Data, dataset: Dataset, *, seed: int) -> Partition:
     """Who holds which of its records."""
     kind = settings.partition or ("natural" if dataset.clients else "iid")
-    unknown = [key for key in settings.settings if key not in RULES.get(kind, ({}, {}))[1]]
+    unknown = [key for key in settings.settings if key not in SETTINGS.get(kind, {})]
     if unknown:
         raise InputError(f"data.settings.{unknown[0]}: is no setting of the partition {kind}")
     return partition_records(

@@ -1,7 +1,7 @@
 """Which public data stand in for an experiment's own."""
 
 from pacdp.data import Dataset, load_dataset, load_proxy
-from pacdp.data.builtin import synthetic
+from pacdp.data.builtin import generate_synthetic
 from pacdp.data.proxy import PROXIES, Proxy
 from pacdp.errors import InputError
 
@@ -24,7 +24,9 @@ def find_proxy(name: str, dataset: Dataset, wanted: str | None) -> Proxy:
     rows = wanted is None and len(dataset.shape) == 1
     if numbers and (rows or wanted == "synthetic"):
         # Another seed than the default, so that a synthetic set does not stand in for itself.
-        made = synthetic(shape=dataset.shape, classes=kinds, records=max(5000, 25 * kinds), seed=1)
+        made = generate_synthetic(
+            shape=dataset.shape, classes=kinds, records=max(5000, 25 * kinds), seed=1
+        )
         return Proxy(data=made, stands_for=name, made_by="Gaussian clouds of the same shape")
     if wanted is None:
         raise InputError(

@@ -1,4 +1,4 @@
-"""The paper's models and a small sequence model, by name and from a seed."""
+"""Models by name: those of the paper, and a small sequence model."""
 
 from pacdp.models.registry import MODELS, build_model, count_parameters
 

@@ -13,7 +13,7 @@ from pacdp.experiments import Experiment
 from pacdp.experiments.experiment import merged
 from pacdp.experiments.prepare import read_data
 from pacdp.features import Track, fit_features, refuse_public_overlap
-from pacdp.features.network import Observer as Making
+from pacdp.features.base import Observer as Making
 from pacdp.features.pipeline import quiet
 from pacdp.federation.budgets import deal_budgets
 from pacdp.methods import PacDp, find_method, import_method
