@@ -22,7 +22,7 @@ from pacdp.methods import method
 from pacdp.offline import Axis, Cell, Grid, Offline, Setting, fit_curve
 from pacdp.offline.grid import Kept, in_process, run_grid
 from pacdp.offline.together import can_train_together, score_together
-from pacdp.report.figures.curve import figure
+from pacdp.report.figures.curve import draw_curve
 
 HEART = load("heart")
 SIZES = partition(HEART, "natural").named_sizes
@@ -263,7 +263,7 @@ def test_a_curve_loses_nothing_on_its_own_proxy(curve):
 
 
 def test_the_picture_has_both_halves(curve):
-    drawn = figure(curve)
+    drawn = draw_curve(curve)
     left, right = drawn.axes[:2]
     assert left.get_xlabel() == right.get_xlabel() == "budget ε"
     labels = [text.get_text() for text in right.get_legend().get_texts()]

@@ -154,11 +154,11 @@ def plot_command(
 ) -> None:
     """Draw the matrix P, the choices and the families."""
     from pacdp.curve import Curve
-    from pacdp.report.figures.curve import figure
+    from pacdp.report.figures.curve import draw_curve
 
     curve = Curve.load(file)
     options.picture(out)
-    figure(curve).savefig(out, dpi=150)
+    draw_curve(curve).savefig(out, dpi=150)
     typer.echo(f"picture: {out}")
 
 

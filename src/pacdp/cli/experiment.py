@@ -26,7 +26,7 @@ from pacdp.cli.chosen import (
 from pacdp.cli.options import Changes, Name, Profile
 from pacdp.cli.output import print_json
 from pacdp.cli.progress import bar, making, waiting
-from pacdp.cli.report import write_comparison, write_run_report
+from pacdp.cli.report import write_report
 from pacdp.errors import InputError
 from pacdp.stats import SampleStats
 from pacdp.validation import count
@@ -99,11 +99,13 @@ def run_command(
         )
     result = RunResult.of(prepared, ended, profile=profile)
     if folder is not None:
+        from pacdp.report import Comparison
+
         folder.finish(result)
-        write_run_report(
-            folder.path,
-            result,
-            description=experiment.description,
+        write_report(
+            folder.path / "report.html",
+            Comparison.of([result]),
+            folders=[folder.path],
             command=_again(name, method, plan, profile, seed, changes or []),
         )
     if as_json:
@@ -179,11 +181,14 @@ def compare_command(
 
         results = compare(prepared, names, range(number), profile=profile, observe=observe)
     if report is not None:
+        from pacdp.report import Comparison
+
         command = ["pacdp", "compare", name, "--methods", methods, "--seeds", str(number)]
         command += [word for file, _ in files.values() for word in ("--plan", file)]
         command += options.sizes(profile, changes or [])
-        write_comparison(
-            report, results, curve=curve, description=experiment.description, command=command
+        comparison = Comparison(results)
+        write_report(
+            report, comparison, curve=curve, description=experiment.description, command=command
         )
     if as_json:
         used = {method: files[method][0] if method in files else PUBLISHED for method in names}

@@ -100,7 +100,7 @@ class RunResult(Settings):
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of ``result.json``."""
-        return self.model_dump(by_alias=True)
+        return self.model_dump(mode="json", by_alias=True)
 
     def without_weights(self) -> Self:
         """Return a copy that keeps no model in memory."""

@@ -1,9 +1,10 @@
-"""A figure together with what it says: its points' values, a caption, and all of its numbers."""
+"""Charts with everything a page needs: tooltips, a caption, and a table of the values shown."""
 
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
@@ -11,60 +12,70 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
-from pacdp.report.figures.palette import Look
+from pacdp.report.figures.palette import SeriesStyle
 
 # In inches; a page shows them about as wide as a column of text.
 WIDTH, HEIGHT = 7.6, 3.7
 FONT = 8.5
 MOST_TICKS = 10
-# More points than these on a line are too close to be pointed at.
+# More points on a line are too close to each other to be hovered over.
 MOST_POINTS = 40
+MARKER = 4.5
+LINE = 1.5
+# matplotlib accepts these for lines across the axes and for their legend entry alike.
+REFERENCE_LINE: dict[str, Any] = {
+    "color": "black",
+    "alpha": 0.6,
+    "linestyle": (0, (1, 2)),
+    "linewidth": 1.2,
+}
 
 
 @dataclass(frozen=True)
 class Table:
-    """Words in rows and columns. The first column names the row."""
+    """Text in rows and columns. The first column names the row."""
 
     headings: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    rows: Sequence[tuple[str, ...]]
     caption: str = ""
 
 
 @dataclass(frozen=True)
-class Tip:
-    """What a point says when it is pointed at."""
+class Tooltip:
+    """The text shown for a point."""
 
     text: str
     client: str = ""
-    """Whose point it is, where it is a client's."""
+    """The client that the point belongs to, if any."""
 
 
 @dataclass(frozen=True, eq=False)
-class Picture:
-    """A figure that can be read by those who do not see it."""
+class Chart:
+    """A matplotlib figure with a text alternative."""
 
     figure: Figure
     title: str
     caption: str
-    numbers: Table
-    tips: Mapping[str, Sequence[Tip]] = field(default_factory=dict)
-    """For each group of points, by its gid, what each of them says."""
+    table: Table
+    tooltips: Mapping[str, Sequence[Tooltip]] = field(default_factory=dict)
+    """The tooltips of each group of points, by the group's gid."""
 
 
-class Sketch:
-    """A figure under way, which remembers what its points say.
+class ChartBuilder:
+    """Draws a chart in the style of the report and collects its tooltips.
 
-    >>> from pacdp.report.figures.palette import look
-    >>> sketch = Sketch()
-    >>> sketch.points(sketch.axes[0], [1, 2], [3, 4], [Tip("three"), Tip("four")], look(0))
-    >>> [tip.text for tip in sketch.tips["points-0"]]
+    >>> from pacdp.report.figures.palette import series_style
+    >>> builder = ChartBuilder()
+    >>> tooltips = [Tooltip("three"), Tooltip("four")]
+    >>> builder.add_points(builder.axes[0], [1, 2], [3, 4], tooltips, series_style(0))
+    >>> [tooltip.text for tooltip in builder.tooltips["points-0"]]
     ['three', 'four']
     """
 
     def __init__(self, *, columns: int = 1, height: float = HEIGHT) -> None:
         self.figure = Figure(figsize=(WIDTH, height), layout="constrained")
         self.axes: list[Axes] = list(self.figure.subplots(1, columns, squeeze=False)[0])
-        self.tips: dict[str, tuple[Tip, ...]] = {}
+        self.tooltips: dict[str, tuple[Tooltip, ...]] = {}
         for axes in self.axes:
             axes.spines[["top", "right"]].set_visible(False)
             axes.spines[["bottom", "left"]].set_alpha(0.45)
@@ -72,55 +83,50 @@ class Sketch:
             axes.grid(color="black", alpha=0.1, linewidth=0.7)
             axes.set_axisbelow(True)
 
-    def points(
+    def add_points(
         self,
         axes: Axes,
         x: Sequence[float],
         y: Sequence[float],
-        tips: Sequence[Tip],
-        look: Look,
+        tooltips: Sequence[Tooltip],
+        style: SeriesStyle,
         *,
-        size: float = 4.5,
+        size: float = MARKER,
         hollow: bool = False,
         marker: str | None = None,
         alpha: float = 1.0,
     ) -> None:
-        """Draw points, each with its tip."""
-        if not tips:
+        """Draw points, each with its tooltip."""
+        if not tooltips:
             return
-        (drawn,) = axes.plot(
+        (line,) = axes.plot(
             x,
             y,
             linestyle="none",
-            marker=marker or look.marker,
+            marker=marker or style.marker,
             markersize=size,
-            color=look.colour,
+            color=style.colour,
             alpha=alpha,
-            markerfacecolor="none" if hollow else look.colour,
+            markerfacecolor="none" if hollow else style.colour,
             markeredgewidth=1.0,
         )
-        gid = f"points-{len(self.tips)}"
-        drawn.set_gid(gid)
-        self.tips[gid] = tuple(tips)
+        gid = f"points-{len(self.tooltips)}"
+        line.set_gid(gid)
+        self.tooltips[gid] = tuple(tooltips)
 
-    def line(self, axes: Axes, x: Sequence[float], y: Sequence[float], look: Look) -> None:
+    def add_line(
+        self, axes: Axes, x: Sequence[float], y: Sequence[float], style: SeriesStyle
+    ) -> None:
         """Draw a line without points."""
-        axes.plot(x, y, color=look.colour, linestyle=look.dash, linewidth=1.5)
+        axes.plot(x, y, color=style.colour, linestyle=style.dash, linewidth=LINE)
 
-    def level(self, axes: Axes, value: float, *, upright: bool = False) -> None:
-        """Draw a line across, such as chance."""
-        draw = axes.axvline if upright else axes.axhline
-        draw(value, color="black", alpha=0.6, linestyle=(0, (1, 2)), linewidth=1.2)
-
-    def label(self, axes: Axes, x: str, y: str, title: str = "") -> None:
+    def label_axes(self, axes: Axes, x: str, y: str) -> None:
         """Name the axes, with units."""
         axes.set_xlabel(x, fontsize=FONT)
         axes.set_ylabel(y, fontsize=FONT, labelpad=6)
-        if title:
-            axes.set_title(plain(title), fontsize=FONT, loc="left")
 
-    def logarithmic(self, axes: Axes, *, x: bool = False, y: bool = False) -> None:
-        """Logarithmic axes with plain numbers."""
+    def use_log_scale(self, axes: Axes, *, x: bool = False, y: bool = False) -> None:
+        """Make axes logarithmic, with plain numbers at their ticks."""
         for wanted, axis, set_scale in (
             (x, axes.xaxis, axes.set_xscale),
             (y, axes.yaxis, axes.set_yscale),
@@ -129,51 +135,53 @@ class Sketch:
                 set_scale("log")
                 axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
                 low, high = sorted(axis.get_data_interval())
-                # Within a decade or two the powers of ten are too few to read from.
+                # Within two decades the powers of ten are too few to read values from.
                 few = low > 0 and high / low < 100
-                minor = FuncFormatter(_first_digits) if few else NullFormatter()
+                minor = FuncFormatter(_format_minor_tick) if few else NullFormatter()
                 axis.set_minor_formatter(minor)
                 axes.tick_params(which="minor", labelsize=FONT, color=(0, 0, 0, 0.25))
 
-    def whole(self, axes: Axes) -> None:
-        """Only whole numbers along the x axis: rounds, or places."""
+    def use_integer_ticks(self, axes: Axes) -> None:
+        """Use only whole numbers along the x axis."""
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
 
-    def ticks(self, axis: Axis, values: Sequence[float]) -> None:
-        """Ticks at these values and nowhere else, if they are few and not too close."""
+    def set_ticks(self, axis: Axis, values: Sequence[float]) -> None:
+        """Place ticks at exactly these values, if they are few and not too close."""
         apart = all(after / before > 1.25 for before, after in pairwise(values))
         if len(values) <= MOST_TICKS and apart:
             axis.set_ticks(values, labels=[f"{value:g}" for value in values])
             axis.set_ticks([], minor=True)
 
-    def legend(
-        self, entries: Mapping[str, Look], *, chance: float | None = None, lines: bool = True
+    def add_legend(
+        self,
+        styles: Mapping[str, SeriesStyle],
+        *,
+        chance: float | None = None,
+        lines: bool = True,
+        extra: Sequence[Line2D] = (),
     ) -> None:
-        """Above the axes, where it hides nothing."""
+        """Place a legend above the axes, in as many columns as fit."""
         handles = [
             Line2D(
                 *([], []),
-                color=look.colour,
-                linestyle=look.dash if lines else "none",
-                marker=look.marker,
-                markersize=4.5,
-                linewidth=1.5,
-                label=plain(short(label, 60)),
+                color=style.colour,
+                linestyle=style.dash if lines else "none",
+                marker=style.marker,
+                markersize=MARKER,
+                linewidth=LINE,
+                label=escape_mathtext(shorten(label, 60)),
             )
-            for label, look in entries.items()
+            for label, style in styles.items()
         ]
+        handles += extra
         if chance is not None:
-            dotted = {"color": "black", "alpha": 0.6, "linestyle": (0, (1, 2)), "linewidth": 1.2}
-            handles.append(Line2D([], [], label=f"chance {100 * chance:.1f} %", **dotted))  # type: ignore[arg-type]
-        self.place(handles)
-
-    def place(self, handles: Sequence[Line2D]) -> None:
-        """A legend of these, in as many columns as there is room for."""
+            label = f"chance {100 * chance:.1f} %"
+            handles.append(Line2D([], [], label=label, **REFERENCE_LINE))
         if not handles:
             return
         widest = max(len(str(handle.get_label())) for handle in handles)
         self.figure.legend(
-            handles=list(handles),
+            handles=handles,
             loc="outside upper left",
             ncols=max(1, min(len(handles), int(100 / (widest + 8)))),
             fontsize=FONT,
@@ -182,49 +190,49 @@ class Sketch:
             columnspacing=1.4,
         )
 
-    def done(self, title: str, caption: str, numbers: Table) -> Picture:
-        """The picture."""
-        return Picture(self.figure, title, caption, numbers, self.tips)
+    def build(self, title: str, caption: str, table: Table) -> Chart:
+        """Return the finished chart."""
+        return Chart(self.figure, title, caption, table, self.tooltips)
 
 
-def _first_digits(value: float, _: object) -> str:
-    """Some of the numbers between powers of ten."""
+def _format_minor_tick(value: float, _: object) -> str:
+    """Label some of the ticks between powers of ten."""
     return f"{value:g}" if f"{value:e}"[0] in "235" else ""
 
 
-def thinned(places: Sequence[int]) -> list[int]:
-    """Some of many, evenly; the last is always among them, as it is what counts in the end.
+def thin(places: Sequence[int]) -> list[int]:
+    """Select some of many places evenly; the last one is always among them.
 
-    >>> thinned(range(1, 4)), thinned(range(100))[-2:]
+    >>> thin(range(1, 4)), thin(range(100))[-2:]
     ([1, 2, 3], [96, 99])
     """
     some = list(places[:: max(1, -(-len(places) // MOST_POINTS))])
     return some if some[-1:] == list(places[-1:]) else [*some, places[-1]]
 
 
-def plain(text: str) -> str:
-    """Text in which a dollar is a dollar and begins no formula.
+def escape_mathtext(text: str) -> str:
+    """Escape dollar signs, between which matplotlib would read a formula.
 
-    >>> plain("5 $")
+    >>> escape_mathtext("5 $")
     '5 \\\\$'
     """
     return text.replace("$", r"\$")
 
 
-def printable(text: str) -> str:
-    """Text without control characters, which no document may hold.
+def replace_control_characters(text: str) -> str:
+    """Replace control characters, which are not allowed in a document.
 
-    >>> printable("a\\x00b")
+    >>> replace_control_characters("a\\x00b")
     'a·b'
     """
-    return "".join("·" if unicodedata.category(one) in ("Cc", "Cs") else one for one in text)
+    return "".join("·" if unicodedata.category(c) in ("Cc", "Cs") else c for c in text)
 
 
-def short(text: str, length: int = 14) -> str:
-    """A name that fits below a tick.
+def shorten(text: str, length: int = 14) -> str:
+    """Shorten a name so that it fits below a tick.
 
-    >>> short("a very long name of a client", 10)
+    >>> shorten("a very long name of a client", 10)
     'a very lo…'
     """
-    text = printable(text)
+    text = replace_control_characters(text)
     return text if len(text) <= length else text[: length - 1] + "…"
