@@ -209,7 +209,7 @@ def test_a_client_that_nobody_asked_has_no_realised_epsilon():
     idle = first.model_copy(update={"epsilon_spent": 0.0, "releases": 0})
     told = plain.model_copy(update={"clients": (idle, *rest)})
     picture = plot_client_epsilon(told)
-    assert [len(tips) for tips in picture.tooltips.values()] == [4, 4, 3]
+    assert [len(tips) for tips in picture.points.values()] == [4, 4, 3]
     assert "1 of them released nothing" in picture.caption
 
 
@@ -246,9 +246,9 @@ def test_a_run_that_diverged_has_a_page_as_well(regression):
 def test_many_rounds_keep_their_last_one():
     long = run_result("fixed", changes=("training.rounds=90",))
     drawn = plot_scores_by_round(Comparison({"fixed": [long]}))
-    (tips,) = drawn.tooltips.values()
+    (tips,) = drawn.points.values()
     assert 30 < len(tips) <= 41
-    assert tips[-1].text.startswith("fixed, round 90:")
+    assert tips[-1].tooltip.startswith("fixed, round 90:")
     assert len(drawn.table.rows) == 90
 
 

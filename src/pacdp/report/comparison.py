@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 from pacdp.errors import InputError
 from pacdp.experiments import RunResult
@@ -11,9 +11,6 @@ from pacdp.federation import Plan
 from pacdp.formatting import NOTHING, mean_and_deviation, score, terms
 from pacdp.report.figures.palette import SeriesStyle, series_style
 from pacdp.stats import SampleStats
-
-# A round, or a budget.
-_Key = TypeVar("_Key", int, float)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +86,7 @@ class Comparison:
         """The colour, dash and marker of each label, by its position."""
         return {label: series_style(n) for n, label in enumerate(self.groups)}
 
-    def scores_by_round(self, label: str) -> dict[int, SampleStats]:
+    def scores_by_round(self, label: str) -> dict[float, SampleStats]:
         """Summarise the scores over seeds, for the rounds that were evaluated."""
         return {
             number: SampleStats.of(scores)
@@ -125,7 +122,7 @@ class Comparison:
             item for result in self.groups[label] for item in result.accuracy_by_budget.items()
         )
 
-    def adapted_bounds(self, label: str) -> dict[int, list[float]]:
+    def adapted_bounds(self, label: str) -> dict[float, list[float]]:
         """Return the clipping bounds over seeds by round, where a method adapts them."""
         return _collect(
             (row.round, row.clipping_bound)
@@ -134,9 +131,9 @@ class Comparison:
         )
 
 
-def _collect(items: Iterable[tuple[_Key, float | None]]) -> dict[_Key, list[float]]:
+def _collect(items: Iterable[tuple[float, float | None]]) -> dict[float, list[float]]:
     """Collect values by key, in the order of the keys; None is no value."""
-    values: dict[_Key, list[float]] = {}
+    values: dict[float, list[float]] = {}
     for key, value in items:
         if value is not None:
             values.setdefault(key, []).append(value)

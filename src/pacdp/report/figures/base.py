@@ -4,7 +4,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
@@ -20,15 +20,6 @@ FONT = 8.5
 MOST_TICKS = 10
 # More points on a line are too close to each other to be hovered over.
 MOST_POINTS = 40
-MARKER = 4.5
-LINE = 1.5
-# matplotlib accepts these for lines across the axes and for their legend entry alike.
-REFERENCE_LINE: dict[str, Any] = {
-    "color": "black",
-    "alpha": 0.6,
-    "linestyle": (0, (1, 2)),
-    "linewidth": 1.2,
-}
 
 
 @dataclass(frozen=True)
@@ -40,13 +31,14 @@ class Table:
     caption: str = ""
 
 
-@dataclass(frozen=True)
-class Tooltip:
-    """The text shown for a point."""
+class Point(NamedTuple):
+    """A point of a chart, with the text that is shown for it."""
 
-    text: str
+    x: float
+    y: float
+    tooltip: str
     client: str = ""
-    """The client that the point belongs to, if any."""
+    """The client that it belongs to, if any."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,25 +49,26 @@ class Chart:
     title: str
     caption: str
     table: Table
-    tooltips: Mapping[str, Sequence[Tooltip]] = field(default_factory=dict)
-    """The tooltips of each group of points, by the group's gid."""
+    points: Mapping[str, Sequence[Point]] = field(default_factory=dict)
+    """The points with tooltips, by the gid of the group they are drawn in."""
 
 
 class ChartBuilder:
-    """Draws a chart in the style of the report and collects its tooltips.
+    """Draws a chart in the style of the report; legend and tooltips follow what is drawn.
 
     >>> from pacdp.report.figures.palette import series_style
     >>> builder = ChartBuilder()
-    >>> tooltips = [Tooltip("three"), Tooltip("four")]
-    >>> builder.add_points(builder.axes[0], [1, 2], [3, 4], tooltips, series_style(0))
-    >>> [tooltip.text for tooltip in builder.tooltips["points-0"]]
+    >>> points = [Point(1, 3, "three"), Point(2, 4, "four")]
+    >>> builder.add_points(builder.axes[0], points, series_style(0))
+    >>> [point.tooltip for point in builder.points["points-0"]]
     ['three', 'four']
     """
 
     def __init__(self, *, columns: int = 1, height: float = HEIGHT) -> None:
         self.figure = Figure(figsize=(WIDTH, height), layout="constrained")
         self.axes: list[Axes] = list(self.figure.subplots(1, columns, squeeze=False)[0])
-        self.tooltips: dict[str, tuple[Tooltip, ...]] = {}
+        self.points: dict[str, Sequence[Point]] = {}
+        self._legend: dict[str, Line2D] = {}
         for axes in self.axes:
             axes.spines[["top", "right"]].set_visible(False)
             axes.spines[["bottom", "left"]].set_alpha(0.45)
@@ -86,39 +79,46 @@ class ChartBuilder:
     def add_points(
         self,
         axes: Axes,
-        x: Sequence[float],
-        y: Sequence[float],
-        tooltips: Sequence[Tooltip],
+        points: Sequence[Point],
         style: SeriesStyle,
         *,
-        size: float = MARKER,
+        label: str = "",
+        joined: bool = False,
+        size: float = 4.5,
         hollow: bool = False,
         marker: str | None = None,
         alpha: float = 1.0,
     ) -> None:
-        """Draw points, each with its tooltip."""
-        if not tooltips:
+        """Draw points with tooltips; ``joined`` draws a line through all and marks some of them."""
+        if not points:
             return
+        marked = thin(range(len(points))) if joined else list(range(len(points)))
         (line,) = axes.plot(
-            x,
-            y,
-            linestyle="none",
+            [point.x for point in points],
+            [point.y for point in points],
+            linestyle=style.dash if joined else "none",
+            linewidth=1.5,
             marker=marker or style.marker,
+            markevery=marked,
             markersize=size,
             color=style.colour,
             alpha=alpha,
             markerfacecolor="none" if hollow else style.colour,
             markeredgewidth=1.0,
         )
-        gid = f"points-{len(self.tooltips)}"
+        gid = f"points-{len(self.points)}"
         line.set_gid(gid)
-        self.tooltips[gid] = tuple(tooltips)
+        self.points[gid] = [points[place] for place in marked]
+        if label:
+            self._legend[label] = line
 
-    def add_line(
-        self, axes: Axes, x: Sequence[float], y: Sequence[float], style: SeriesStyle
-    ) -> None:
-        """Draw a line without points."""
-        axes.plot(x, y, color=style.colour, linestyle=style.dash, linewidth=LINE)
+    def add_chance(self, axes: Axes, chance: float | None, *, vertical: bool = False) -> None:
+        """Draw the accuracy of always predicting the most frequent class, if there is one."""
+        if chance is not None:
+            draw = axes.axvline if vertical else axes.axhline
+            line = draw(100 * chance, color="black", alpha=0.6, linewidth=1.2)
+            line.set_linestyle((0, (1, 2)))
+            self._legend[f"chance {100 * chance:.1f} %"] = line
 
     def label_axes(self, axes: Axes, x: str, y: str) -> None:
         """Name the axes, with units."""
@@ -152,47 +152,21 @@ class ChartBuilder:
             axis.set_ticks(values, labels=[f"{value:g}" for value in values])
             axis.set_ticks([], minor=True)
 
-    def add_legend(
-        self,
-        styles: Mapping[str, SeriesStyle],
-        *,
-        chance: float | None = None,
-        lines: bool = True,
-        extra: Sequence[Line2D] = (),
-    ) -> None:
-        """Place a legend above the axes, in as many columns as fit."""
-        handles = [
-            Line2D(
-                *([], []),
-                color=style.colour,
-                linestyle=style.dash if lines else "none",
-                marker=style.marker,
-                markersize=MARKER,
-                linewidth=LINE,
-                label=escape_mathtext(shorten(label, 60)),
-            )
-            for label, style in styles.items()
-        ]
-        handles += extra
-        if chance is not None:
-            label = f"chance {100 * chance:.1f} %"
-            handles.append(Line2D([], [], label=label, **REFERENCE_LINE))
-        if not handles:
-            return
-        widest = max(len(str(handle.get_label())) for handle in handles)
-        self.figure.legend(
-            handles=handles,
-            loc="outside upper left",
-            ncols=max(1, min(len(handles), int(100 / (widest + 8)))),
-            fontsize=FONT,
-            frameon=False,
-            handlelength=2.6,
-            columnspacing=1.4,
-        )
-
     def build(self, title: str, caption: str, table: Table) -> Chart:
-        """Return the finished chart."""
-        return Chart(self.figure, title, caption, table, self.tooltips)
+        """Return the finished chart, its legend above the axes in as many columns as fit."""
+        if self._legend:
+            labels = [escape_mathtext(shorten(label, 60)) for label in self._legend]
+            self.figure.legend(
+                self._legend.values(),
+                labels,
+                loc="outside upper left",
+                ncols=max(1, min(len(labels), int(100 / (max(map(len, labels)) + 8)))),
+                fontsize=FONT,
+                frameon=False,
+                handlelength=2.6,
+                columnspacing=1.4,
+            )
+        return Chart(self.figure, title, caption, table, self.points)
 
 
 def _format_minor_tick(value: float, _: object) -> str:

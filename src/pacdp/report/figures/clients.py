@@ -7,17 +7,17 @@ and no mean over seeds.
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 
 from pacdp.experiments import RunResult
+from pacdp.experiments.results import collect_epsilons
 from pacdp.federation import ClientResult
 from pacdp.formatting import number, score
 from pacdp.report.comparison import Comparison, describe_terms
 from pacdp.report.figures.base import (
     Chart,
     ChartBuilder,
+    Point,
     Table,
-    Tooltip,
     escape_mathtext,
     replace_control_characters,
     shorten,
@@ -41,65 +41,51 @@ def sort_by_budget(result: RunResult) -> list[ClientResult]:
 def plot_client_epsilon(result: RunResult) -> Chart | None:
     """Plot budget, planned and spent ε of each client; None for a method without a guarantee."""
     clients, terms = sort_by_budget(result), describe_terms(result.plan)
-    budgets = {client.epsilon_budget for client in clients if client.epsilon_budget is not None}
-    if any(client.epsilon_budget is None for client in clients):
+    budgets = collect_epsilons([result], "epsilon_budget")
+    if len(budgets) < len(clients):
         return None
     builder = ChartBuilder(height=3.3)
     axes = builder.axes[0]
     size = 9 if len(clients) <= MOST_NAMES else 5
-    kinds = (
-        ("budget", "epsilon_budget", "_", size * 1.7, False, series_style(6)),
-        ("planned", "epsilon_planned", "o", size, True, series_style(1)),
-        ("spent", "epsilon_spent", "o", size * 0.5, False, series_style(0)),
-    )
-    handles = []
-    for label, field, marker, points, hollow, style in kinds:
-        # An ε of 0 (nothing was released) has no place on a logarithmic axis.
-        shown = [(n, c, getattr(c, field)) for n, c in enumerate(clients, 1) if getattr(c, field)]
+    kinds = {
+        "epsilon_budget": ("budget", "_", size * 1.7, False, series_style(6)),
+        "epsilon_planned": ("planned", "o", size, True, series_style(1)),
+        "epsilon_spent": ("spent", "o", size * 0.5, False, series_style(0)),
+    }
+    for field, (label, marker, points, hollow, style) in kinds.items():
         builder.add_points(
             axes,
-            [place for place, _, _ in shown],
-            [epsilon for _, _, epsilon in shown],
-            [Tooltip(_describe_epsilon(client), client.name) for _, client, _ in shown],
+            [
+                Point(place, epsilon, _describe_epsilon(client), client.name)
+                for place, client in enumerate(clients, 1)
+                # An ε of 0 (nothing was released) has no place on a logarithmic axis.
+                if (epsilon := getattr(client, field))
+            ],
             style,
+            label=label,
             size=points,
             hollow=hollow,
             marker=marker,
         )
-        handles.append(
-            Line2D(
-                *([], []),
-                linestyle="none",
-                marker=marker,
-                color=style.colour,
-                markerfacecolor="none" if hollow else style.colour,
-                markersize=min(points, 9),
-                label=label,
-            )
-        )
     builder.use_log_scale(axes, y=True)
     if not result.plan.label:
-        builder.set_ticks(axes.yaxis, sorted(budgets))
+        builder.set_ticks(axes.yaxis, sorted(set(budgets)))
     _label_clients(builder, axes, clients, f"ε ({terms})")
-    builder.add_legend({}, extra=handles)
     rows = [
         (
             client.name,
-            *(number(getattr(client, field), 6) for _, field, *_ in kinds),
+            *(number(getattr(client, field), 6) for field in kinds),
             number(client.epsilon_left),
         )
         for client in clients
     ]
     idle = sum(not client.epsilon_spent for client in clients)
+    headings = ("client", "budget ε", "planned ε", "spent ε", "remaining ε")
     return builder.build(
         "ε of each client",
         f"Budget, planned and spent ε by client, sorted by budget, at {terms}."
         + (f" {idle} of them released nothing and have spent no ε." if idle else ""),
-        Table(
-            ("client", "budget ε", "planned ε", "spent ε", "remaining ε"),
-            rows,
-            f"ε at {terms}, seed {result.seed}",
-        ),
+        Table(headings, rows, f"ε at {terms}, seed {result.seed}"),
     )
 
 
@@ -124,36 +110,28 @@ def plot_client_accuracy(result: RunResult) -> Chart | None:
     builder = ChartBuilder(height=3.0)
     axes = builder.axes[0]
     levels = sorted({client.epsilon_budget or 0 for client in clients})
+    labelled = levels != [0] and len(levels) <= MOST_LEVELS
     for position, level in enumerate(levels):
-        shown = [
-            (place, client, 100 * client.accuracy)
-            for place, client in enumerate(clients, 1)
-            if client.accuracy is not None and (client.epsilon_budget or 0) == level
-        ]
         builder.add_points(
             axes,
-            [place for place, _, _ in shown],
-            [accuracy for _, _, accuracy in shown],
-            [Tooltip(_describe_accuracy(client), client.name) for _, client, _ in shown],
+            [
+                Point(place, 100 * client.accuracy, _describe_accuracy(client), client.name)
+                for place, client in enumerate(clients, 1)
+                if client.accuracy is not None and (client.epsilon_budget or 0) == level
+            ],
             series_style(position),
+            label=f"budget ε = {level:g}" if labelled else "",
             size=7 if len(clients) <= MOST_NAMES else 4.5,
         )
     _label_clients(builder, axes, clients, "test accuracy in %")
-    note = ""
-    if levels != [0] and len(levels) <= MOST_LEVELS:
-        styles = {f"budget ε = {level:g}": series_style(n) for n, level in enumerate(levels)}
-        builder.add_legend(styles, lines=False)
-        note = f" Markers distinguish budgets; ε at {describe_terms(result.plan)}."
+    note = f" Markers distinguish budgets; ε at {describe_terms(result.plan)}." if labelled else ""
+    rows = [(client.name, score(client.accuracy, "accuracy")) for client in clients]
     return builder.build(
         "Accuracy of each client",
         "Accuracy of the final model on test records distributed like the client's own, sorted by "
         "budget. Chance differs from client to client: where all records have one label, "
-        "predicting it is always right." + note,
-        Table(
-            ("client", "accuracy"),
-            [(client.name, score(client.accuracy, "accuracy")) for client in clients],
-            f"seed {result.seed}",
-        ),
+        f"predicting it is always right.{note}",
+        Table(("client", "accuracy"), rows, f"seed {result.seed}"),
     )
 
 
@@ -174,33 +152,26 @@ def plot_signal_to_noise(comparison: Comparison) -> Chart | None:
         ]
         for label, results in comparison.groups.items()
     }
-    series = {label: points for label, points in series.items() if points}
+    series = {label: clients for label, clients in series.items() if clients}
     if not series:
         return None
     builder = ChartBuilder()
     axes = builder.axes[0]
-    rows = []
-    for position, (label, points) in enumerate(series.items()):
+    rows, budgets = [], set()
+    for position, (label, clients) in enumerate(series.items()):
         shift = 1.05 ** (position - (len(series) - 1) / 2)
-        tooltips = [
-            Tooltip(
-                f"{label}, {client.name}: signal to noise {number(ratio)} "
-                f"(budget ε {budget:g}, {client.adjacency})",
-                client.name,
-            )
-            for client, budget, ratio in points
-        ]
-        x = [budget * shift for _, budget, _ in points]
-        y = [ratio for _, _, ratio in points]
-        builder.add_points(axes, x, y, tooltips, comparison.styles[label], alpha=0.8)
-        rows += [
-            (f"{label}, {c.name}", f"{budget:g}", number(ratio)) for c, budget, ratio in points
-        ]
+        points = []
+        for client, budget, ratio in clients:
+            name = f"{label}, {client.name}"
+            note = f"(budget ε {budget:g}, {client.adjacency})"
+            text = f"{name}: signal to noise {number(ratio)} {note}"
+            points.append(Point(budget * shift, ratio, text, client.name))
+            rows.append((name, f"{budget:g}", number(ratio)))
+            budgets.add(budget)
+        builder.add_points(axes, points, comparison.styles[label], label=label, alpha=0.8)
     builder.use_log_scale(axes, x=True, y=True)
     builder.label_axes(axes, f"budget ε ({terms})", "signal-to-noise ratio")
-    budgets = {budget for points in series.values() for _, budget, _ in points}
     builder.set_ticks(axes.xaxis, sorted(budgets))
-    builder.add_legend({label: comparison.styles[label] for label in series}, lines=False)
     return builder.build(
         "Signal-to-noise ratio",
         "Norm of the largest possible clipped sum over the norm of its noise, for each client of "

@@ -2,17 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 
-from pacdp.formatting import counted, score
+from pacdp.formatting import NOTHING, counted, score
 from pacdp.report.comparison import Comparison, format_stats
 from pacdp.report.figures.base import (
-    REFERENCE_LINE,
     Chart,
     ChartBuilder,
+    Point,
     Table,
-    Tooltip,
     escape_mathtext,
     shorten,
-    thin,
 )
 from pacdp.report.figures.palette import SeriesStyle, series_style
 from pacdp.stats import SampleStats
@@ -20,89 +18,79 @@ from pacdp.stats import SampleStats
 
 def plot_scores_by_round(comparison: Comparison) -> Chart:
     """Plot the mean score over seeds by round, in a band of one standard deviation."""
-    metric, chance, styles = comparison.metric, comparison.chance, comparison.styles
-    builder, factor = ChartBuilder(height=4.2), _factor(metric)
+    metric, factor = comparison.metric, _factor(comparison.metric)
+    builder = ChartBuilder(height=4.2)
     axes = builder.axes[0]
     series = {label: comparison.scores_by_round(label) for label in comparison.groups}
-    for label, stats in series.items():
-        rounds, style = list(stats), styles[label]
-        mean = [factor * point.mean for point in stats.values()]
-        deviation = [factor * point.deviation for point in stats.values()]
-        builder.add_line(axes, rounds, mean, style)
-        if any(deviation):
-            axes.fill_between(
-                rounds,
-                [m - d for m, d in zip(mean, deviation, strict=True)],
-                [m + d for m, d in zip(mean, deviation, strict=True)],
-                color=style.colour,
-                # Many overlapping bands would hide the lines.
-                alpha=0.1 if len(series) <= 4 else 0.045,
-                linewidth=0,
+    for label, by_round in series.items():
+        style = comparison.styles[label]
+        points = [
+            Point(
+                number, factor * stats.mean, f"{label}, round {number}: {_describe(stats, metric)}"
             )
-        marked = thin(rounds)
-        tooltips = [Tooltip(f"{label}, round {n}: {_describe(stats[n], metric)}") for n in marked]
-        builder.add_points(axes, marked, [factor * stats[n].mean for n in marked], tooltips, style)
-    if chance is not None:
-        axes.axhline(factor * chance, **REFERENCE_LINE)
+            for number, stats in by_round.items()
+        ]
+        builder.add_points(axes, points, style, label=label, joined=True)
+        axes.fill_between(
+            list(by_round),
+            [factor * (stats.mean - stats.deviation) for stats in by_round.values()],
+            [factor * (stats.mean + stats.deviation) for stats in by_round.values()],
+            color=style.colour,
+            # Many overlapping bands would hide the lines.
+            alpha=0.1 if len(series) <= 4 else 0.045,
+            linewidth=0,
+        )
+    builder.add_chance(axes, comparison.chance)
     builder.use_integer_ticks(axes)
     builder.label_axes(axes, "round", _axis_label(metric))
-    builder.add_legend(styles, chance=chance)
-    every = sorted({n for stats in series.values() for n in stats})
-    rows = [
-        (str(n), *(format_stats(stats.get(n), metric) for stats in series.values())) for n in every
-    ]
     seeds = max(len(results) for results in comparison.groups.values())
-    shown = (
-        "for one seed" if seeds == 1 else f"mean ± one standard deviation (band) over {seeds} seeds"
-    )
+    shown = "for one seed" if seeds == 1 else f"mean ± one standard deviation over {seeds} seeds"
     return builder.build(
         f"{metric.capitalize()} by round",
-        f"Test {metric} of the global model after each round, {shown}.{_explain_chance(chance)}",
-        Table(("round", *series), rows, f"Test {metric}, mean ± standard deviation over seeds"),
+        f"Test {metric} of the global model after each round, {shown}."
+        f"{_explain_chance(comparison.chance)}",
+        _tabulate("round", series, metric, f"Test {metric}, mean ± standard deviation over seeds"),
     )
 
 
 def plot_final_scores(comparison: Comparison) -> Chart:
     """Plot the final score of each method: mean, standard deviation and every seed."""
-    metric, chance, labels = comparison.metric, comparison.chance, list(comparison.groups)
+    metric, labels = comparison.metric, list(comparison.groups)
     factor, rows = _factor(metric), []
     builder = ChartBuilder(height=1.1 + 0.34 * len(labels))
     axes = builder.axes[0]
     for place, label in enumerate(labels):
         scores, stats = comparison.final_scores(label), comparison.final_stats(label)
         each = ", ".join(score(value, metric) for value in scores.values())
-        rows.append((label, format_stats(stats, metric), each or format_stats(None, metric)))
+        rows.append((label, format_stats(stats, metric), each or NOTHING))
         if stats is None:
             continue
         style, mean = comparison.styles[label], factor * stats.mean
         deviation = factor * stats.deviation
         axes.errorbar(mean, place, xerr=deviation, color=style.colour, linewidth=2.6, alpha=0.45)
         if stats.count > 1:
-            tooltips = [
-                Tooltip(f"{label}, seed {seed}: {score(value, metric)}")
+            points = [
+                Point(factor * value, place - 0.24, f"{label}, seed {seed}: {score(value, metric)}")
                 for seed, value in scores.items()
             ]
-            x, y = [factor * value for value in scores.values()], [place - 0.24] * len(scores)
-            builder.add_points(axes, x, y, tooltips, style, size=3.2, marker="o", alpha=0.7)
-        summary = Tooltip(f"{label}: {_describe(stats, metric)}")
-        builder.add_points(axes, [mean], [place], [summary], style, size=7)
+            builder.add_points(axes, points, style, size=3.2, marker="o", alpha=0.7)
+        point = Point(mean, place, f"{label}: {_describe(stats, metric)}")
+        builder.add_points(axes, [point], style, size=7)
     axes.set_yticks(range(len(labels)), [escape_mathtext(shorten(label, 44)) for label in labels])
     axes.set_ylim(len(labels) - 0.5, -0.6)
     axes.grid(visible=False, axis="y")
-    if chance is not None:
-        axes.axvline(factor * chance, **REFERENCE_LINE)
-        builder.add_legend({}, chance=chance)
+    builder.add_chance(axes, comparison.chance, vertical=True)
     builder.label_axes(axes, _axis_label(metric), "")
     return builder.build(
         f"Final {metric} by method",
-        f"Large markers show the mean over seeds, bars ± one standard deviation, and small markers "
-        f"single seeds.{_explain_chance(chance)}",
+        "Large markers show the mean over seeds, bars ± one standard deviation, and small markers "
+        f"single seeds.{_explain_chance(comparison.chance)}",
         Table(("method", f"final {metric}", "single seeds"), rows),
     )
 
 
 def plot_by_epsilon(
-    series: Mapping[str, Mapping[float, Sequence[float]]],
+    scores: Mapping[str, Mapping[float, Sequence[float]]],
     *,
     terms: str,
     chance: float | None = None,
@@ -122,48 +110,42 @@ def plot_by_epsilon(
     """
     builder, factor = ChartBuilder(), _factor(metric)
     axes = builder.axes[0]
-    styles = styles or {name: series_style(n) for n, name in enumerate(series)}
-    summaries = {
-        name: {epsilon: SampleStats.of(values[epsilon]) for epsilon in sorted(values)}
-        for name, values in series.items()
+    styles = styles or {label: series_style(n) for n, label in enumerate(scores)}
+    series = {
+        label: {epsilon: SampleStats.of(values[epsilon]) for epsilon in sorted(values)}
+        for label, values in scores.items()
     }
-    for place, (name, stats) in enumerate(summaries.items()):
+    for place, (label, by_epsilon) in enumerate(series.items()):
         # A small shift keeps error bars at the same ε apart.
         shift = 1.035 ** (place - (len(series) - 1) / 2)
-        x = [epsilon * shift for epsilon in stats]
-        y = [factor * point.mean for point in stats.values()]
-        builder.add_line(axes, x, y, styles[name])
+        points = [
+            Point(
+                epsilon * shift,
+                factor * stats.mean,
+                f"{label}, ε = {epsilon:g} ({terms}): {_describe(stats, metric)}",
+            )
+            for epsilon, stats in by_epsilon.items()
+        ]
         axes.errorbar(
-            *(x, y),
-            yerr=[factor * point.deviation for point in stats.values()],
+            [point.x for point in points],
+            [point.y for point in points],
+            yerr=[factor * stats.deviation for stats in by_epsilon.values()],
             fmt="none",
-            ecolor=styles[name].colour,
+            ecolor=styles[label].colour,
             alpha=0.45,
             linewidth=1.6,
         )
-        tooltips = [
-            Tooltip(f"{name}, ε = {epsilon:g} ({terms}): {_describe(point, metric)}")
-            for epsilon, point in stats.items()
-        ]
-        builder.add_points(axes, x, y, tooltips, styles[name], size=5)
+        builder.add_points(axes, points, styles[label], label=label, joined=True, size=5)
     builder.use_log_scale(axes, x=True)
-    every = sorted({epsilon for values in series.values() for epsilon in values})
-    builder.set_ticks(axes.xaxis, every)
-    if chance is not None:
-        axes.axhline(factor * chance, **REFERENCE_LINE)
+    builder.set_ticks(
+        axes.xaxis, sorted({epsilon for values in scores.values() for epsilon in values})
+    )
+    builder.add_chance(axes, chance)
     builder.label_axes(axes, f"budget ε ({terms})", _axis_label(metric))
-    builder.add_legend({name: styles[name] for name in series}, chance=chance)
-    rows = [
-        (
-            f"{epsilon:g}",
-            *(format_stats(stats.get(epsilon), metric) for stats in summaries.values()),
-        )
-        for epsilon in every
-    ]
     return builder.build(
         title or f"{metric.capitalize()} by ε",
         f"Mean ± one standard deviation over seeds.{_explain_chance(chance)} ε at {terms}.",
-        Table(("budget ε", *series), rows, f"{metric.capitalize()} by budget ε at {terms}"),
+        _tabulate("budget ε", series, metric, f"{metric.capitalize()} by budget ε at {terms}"),
     )
 
 
@@ -173,16 +155,24 @@ def plot_accuracy_by_budget(comparison: Comparison) -> Chart | None:
     Returns None where there are no two budgets to compare. Chance is not drawn, since it differs
     between the budgets' holders.
     """
-    series = {label: comparison.accuracy_by_budget(label) for label in comparison.groups}
-    series = {label: levels for label, levels in series.items() if levels}
-    if max((len(levels) for levels in series.values()), default=0) < 2:
+    scores = {label: comparison.accuracy_by_budget(label) for label in comparison.groups}
+    scores = {label: levels for label, levels in scores.items() if levels}
+    if max((len(levels) for levels in scores.values()), default=0) < 2:
         return None
-    return plot_by_epsilon(
-        series,
-        terms=comparison.terms,
-        styles=comparison.styles,
-        title="Accuracy by budget",
-    )
+    title, styles = "Accuracy by budget", comparison.styles
+    return plot_by_epsilon(scores, terms=comparison.terms, styles=styles, title=title)
+
+
+def _tabulate(
+    heading: str, series: Mapping[str, Mapping[float, SampleStats]], metric: str, caption: str
+) -> Table:
+    """Return one column for each series and one row for each place that any of them has."""
+    places = sorted({place for stats in series.values() for place in stats})
+    rows = [
+        (f"{place:g}", *(format_stats(stats.get(place), metric) for stats in series.values()))
+        for place in places
+    ]
+    return Table((heading, *series), rows, caption)
 
 
 def _factor(metric: str) -> float:

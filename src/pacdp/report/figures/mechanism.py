@@ -9,7 +9,7 @@ from pacdp.curve import Curve
 from pacdp.federation import Plan
 from pacdp.formatting import counted, number, score
 from pacdp.report.comparison import Comparison
-from pacdp.report.figures.base import Chart, ChartBuilder, Table, Tooltip, thin
+from pacdp.report.figures.base import Chart, ChartBuilder, Point, Table
 from pacdp.report.figures.curve import draw_curve
 from pacdp.report.figures.palette import series_style
 
@@ -29,25 +29,17 @@ def plot_clipping_and_noise(comparison: Comparison, label: str) -> Chart | None:
     }
     builder = ChartBuilder(columns=2, height=3.4)
     left, right = builder.axes
-    rows, styles = [], {}
+    rows = []
     for position, level in enumerate(levels):
         multipliers = [c.noise_multiplier or 0.0 for c in plan.clients if c.epsilon == level]
-        multiplier, style = statistics.median(multipliers), series_style(position)
+        multiplier, holders = statistics.median(multipliers), counted(len(multipliers), "client")
         bounds = adapted or _planned_bounds(plan, level)
         noise = {t: multiplier * bound for t, bound in bounds.items()}
-        styles[f"ε = {level:g} ({counted(len(multipliers), 'client')})"] = style
         for axes, values, symbol in ((left, bounds, "C"), (right, noise, "σ")):
-            builder.add_line(axes, list(values), list(values.values()), style)
-            marked = thin(list(values))
-            tooltips = [
-                Tooltip(
-                    f"ε = {level:g} ({plan.privacy.adjacency}), round {t}: "
-                    f"{symbol} = {values[t]:.3g}"
-                )
-                for t in marked
-            ]
-            heights = [values[t] for t in marked]
-            builder.add_points(axes, marked, heights, tooltips, style, size=3.6)
+            text = f"ε = {level:g} ({plan.privacy.adjacency}), round {{}}: {symbol} = {{:.3g}}"
+            points = [Point(t, value, text.format(t, value)) for t, value in values.items()]
+            label, style = f"ε = {level:g} ({holders})", series_style(position)
+            builder.add_points(axes, points, style, label=label, joined=True, size=3.6)
         rows += [(f"ε = {level:g}, round {t}", number(bounds[t]), number(noise[t])) for t in bounds]
     for axes, name in (
         (left, "clipping bound C (gradient norm)"),
@@ -56,7 +48,6 @@ def plot_clipping_and_noise(comparison: Comparison, label: str) -> Chart | None:
         builder.use_log_scale(axes, y=True)
         builder.use_integer_ticks(axes)
         builder.label_axes(axes, "round", name)
-    builder.add_legend(styles)
     return builder.build(
         "Clipping bound and noise by round",
         "Left: the clipping bound C. Right: the noise σ = (σ/C)·C of a clipped sum. Both by the ε "
@@ -73,7 +64,7 @@ def _select_levels(plan: Plan) -> list[float]:
     return [levels[round(n)] for n in np.linspace(0, len(levels) - 1, MOST_LEVELS)]
 
 
-def _planned_bounds(plan: Plan, level: float) -> Mapping[int, float]:
+def _planned_bounds(plan: Plan, level: float) -> Mapping[float, float]:
     bound = plan.made_method.bound
     return {t + 1: bound(level, round=t, rounds=plan.rounds) for t in range(plan.rounds)}
 
@@ -101,20 +92,18 @@ def plot_curve(curve: Curve, *, terms: str) -> Chart:
     if "scores" in curve.evidence:
         return _plot_grid(curve)
     builder = ChartBuilder(height=3.2)
-    axes, style = builder.axes[0], series_style(0)
-    epsilons = [float(epsilon) for epsilon in np.geomspace(*curve.domain, 25)]
-    bounds = [curve(epsilon) for epsilon in epsilons]
-    points = list(zip(epsilons, bounds, strict=True))
-    builder.add_line(axes, epsilons, bounds, style)
-    tooltips = [Tooltip(f"ε = {e:.3g} ({terms}): C = {c:.3g}") for e, c in points]
-    builder.add_points(axes, epsilons, bounds, tooltips, style, size=3.4)
+    axes = builder.axes[0]
+    bounds = {float(e): curve(float(e)) for e in np.geomspace(*curve.domain, 25)}
+    points = [Point(e, c, f"ε = {e:.3g} ({terms}): C = {c:.3g}") for e, c in bounds.items()]
+    builder.add_points(axes, points, series_style(0), joined=True, size=3.4)
     builder.use_log_scale(axes, x=True, y=True)
     builder.label_axes(axes, f"budget ε ({terms})", "clipping bound C = F(ε) (gradient norm)")
+    rows = [(f"{e:.3g}", number(c)) for e, c in bounds.items()]
     coefficients = ", ".join(f"{value:g}" for value in curve.coefficients)
     return builder.build(
         "The curve F(ε)",
         f"The clipping bound for each budget: {curve.family} [{coefficients}]. ε at {terms}.",
-        Table(("budget ε", "F(ε)"), [(f"{e:.3g}", number(c)) for e, c in points], f"ε at {terms}"),
+        Table(("budget ε", "F(ε)"), rows, f"ε at {terms}"),
     )
 
 

@@ -11,7 +11,7 @@ import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from pacdp.report.figures.base import Chart, Tooltip
+from pacdp.report.figures.base import Chart, Point
 from pacdp.report.figures.palette import STYLES
 
 _NAMESPACE = "{http://www.w3.org/2000/svg}"
@@ -50,15 +50,15 @@ def render_svg(chart: Chart, *, prefix: str) -> str:
             if child.tag in (f"{_NAMESPACE}metadata", f"{_NAMESPACE}style"):
                 parent.remove(child)
     groups = {element.get("id"): element for element in root.iter()}
-    for gid, tooltips in chart.tooltips.items():
-        _add_tooltips(groups[gid], tooltips)
-    points = [element for element in root.iter("use") if element.get("data-tip")]
+    for gid, points in chart.points.items():
+        _add_tooltips(groups[gid], points)
+    marks = [element for element in root.iter("use") if element.get("data-tip")]
     # The tab key stops once per chart; arrow keys move between its points.
-    for place, point in enumerate(points):
-        point.set("tabindex", "-1" if place else "0")
+    for place, mark in enumerate(marks):
+        mark.set("tabindex", "-1" if place else "0")
     for element in root.iter():
         _adapt_to_page(element, prefix)
-    _describe(root, chart, prefix, role="group" if points else "img")
+    _describe(root, chart, prefix, role="group" if marks else "img")
     return ElementTree.tostring(root, encoding="unicode")
 
 
@@ -92,14 +92,12 @@ def _without_backgrounds(figure: Figure) -> Iterator[None]:
             patch.set_visible(visible)
 
 
-def _add_tooltips(group: ElementTree.Element, tooltips: Sequence[Tooltip]) -> None:
-    """Attach each point's tooltip."""
-    for point, tooltip in zip(group.iter("use"), tooltips, strict=True):
-        point.set("data-tip", tooltip.text)
-        point.set("aria-label", tooltip.text)
-        point.set("role", "img")
-        if tooltip.client:
-            point.set("data-client", tooltip.client)
+def _add_tooltips(group: ElementTree.Element, points: Sequence[Point]) -> None:
+    """Attach each point's tooltip to its mark."""
+    for mark, point in zip(group.iter("use"), points, strict=True):
+        mark.attrib |= {"data-tip": point.tooltip, "aria-label": point.tooltip, "role": "img"}
+        if point.client:
+            mark.set("data-client", point.client)
 
 
 def _adapt_to_page(element: ElementTree.Element, prefix: str) -> None:
