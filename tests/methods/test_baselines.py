@@ -432,8 +432,8 @@ def test_noise_once_adds_the_noise_of_a_step_and_is_charged_what_that_is_worth()
 @pytest.mark.parametrize("name", ["nbafl", "nbafl-original", "noise-once"])
 def test_an_upload_is_divided_by_nothing(name):
     """Its signal is at most C and its noise σ·√d, whatever the number of records."""
-    from pacdp.experiments.cost import signal_to_noise
+    from pacdp.federation.results import signal_to_noise
 
     made = plan(name)
     task = made.clients[0]
-    assert signal_to_noise(made, 28)[0] == pytest.approx(1 / (task.noise_multiplier * 28**0.5))
+    assert signal_to_noise(task, 28) == pytest.approx(1 / (task.noise_multiplier * 28**0.5))

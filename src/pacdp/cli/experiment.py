@@ -99,12 +99,10 @@ def run_command(
         )
     result = RunResult.of(prepared, ended, profile=profile)
     if folder is not None:
-        from pacdp.report import Comparison
-
         folder.finish(result)
         write_report(
             folder.path / "report.html",
-            Comparison.of([result]),
+            {result.method: [result]},
             folders=[folder.path],
             command=_again(name, method, plan, profile, seed, changes or []),
         )
@@ -181,24 +179,16 @@ def compare_command(
 
         results = compare(prepared, names, range(number), profile=profile, observe=observe)
     if report is not None:
-        from pacdp.report import Comparison
-
         command = ["pacdp", "compare", name, "--methods", methods, "--seeds", str(number)]
         command += [word for file, _ in files.values() for word in ("--plan", file)]
         command += options.sizes(profile, changes or [])
-        comparison = Comparison(results)
         write_report(
-            report, comparison, curve=curve, description=experiment.description, command=command
+            report, results, curve=curve, description=experiment.description, command=command
         )
+    used = {method: files[method][0] if method in files else PUBLISHED for method in names}
     if as_json:
-        used = {method: files[method][0] if method in files else PUBLISHED for method in names}
-        printed = {method: [run.to_json() for run in runs] for method, runs in results.items()}
-        content = {
-            "experiment": experiment.name,
-            "seeds": number,
-            "plans": used,
-            "methods": printed,
-        }
+        runs = {method: [run.to_json() for run in group] for method, group in results.items()}
+        content = {"experiment": experiment.name, "seeds": number, "plans": used, "methods": runs}
         print_json(content)
         return
     first = results[names[0]][0]
@@ -212,15 +202,15 @@ def compare_command(
     table.add_column("plan")
     for heading in (metric, "budget ε", "certified ε", "refused"):
         table.add_column(heading, justify="right")
-    for method, runs in results.items():
-        spread = SampleStats.of([run.metrics.get(metric, math.nan) for run in runs])
+    for method, group in results.items():
+        stats = SampleStats.of([run.metrics.get(metric, math.nan) for run in group])
         table.add_row(
             method,
-            files[method][0] if method in files else PUBLISHED,
-            formatting.mean_and_deviation(spread.mean, spread.deviation, metric),
-            formatting.least_middle_most(collect_epsilons(runs, "epsilon_budget")),
-            formatting.least_middle_most(collect_epsilons(runs, "epsilon_spent")),
-            str(sum(client.refused for run in runs for client in run.clients)),
+            used[method],
+            formatting.mean_and_deviation(stats.mean, stats.deviation, metric),
+            formatting.least_middle_most(collect_epsilons(group, "epsilon_budget")),
+            formatting.least_middle_most(collect_epsilons(group, "epsilon_spent")),
+            str(sum(client.refused for run in group for client in run.clients)),
         )
     Console().print(table)
     if report is not None:

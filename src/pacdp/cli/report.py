@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +14,7 @@ from pacdp.storage import write_whole
 
 if TYPE_CHECKING:
     from pacdp.curve import Curve
-    from pacdp.report import Comparison
+    from pacdp.experiments import RunResult
 
 
 def report_command(
@@ -29,13 +29,13 @@ def report_command(
     options.new_file(out)
     comparison = Comparison.of([RunResult.load(run) for run in runs])
     command = ["pacdp", "report", *map(str, runs), "--out", str(out)]
-    write_report(out, comparison, command=command, folders=runs, title=title)
+    write_report(out, comparison.groups, command=command, folders=runs, title=title)
     typer.echo(f"report: {out}")
 
 
 def write_report(
     path: Path,
-    comparison: "Comparison",
+    results: Mapping[str, Sequence["RunResult"]],
     *,
     command: Sequence[str],
     folders: Sequence[Path] = (),
@@ -43,7 +43,7 @@ def write_report(
     description: str | None = None,
     title: str | None = None,
 ) -> None:
-    """Write the page of a comparison.
+    """Write the page of results, by method and one for each seed.
 
     What is not given is read from the run folders: the first curve that one of them had to fit,
     and the description and the versions of the first.
@@ -54,11 +54,11 @@ def write_report(
         _read(folders[0] / name) if folders else {}
         for name in ("experiment.json", "environment.json")
     )
-    labels = list(comparison.groups)
+    labels = list(results)
     methods = labels[0] if len(labels) == 1 else f"{len(labels)} methods"
     html = render_page(
-        title or f"{comparison.groups[labels[0]][0].experiment}: {methods}",
-        comparison,
+        title or f"{results[labels[0]][0].experiment}: {methods}",
+        results,
         description=description or str(settings.get("description", "")),
         curve=curve or _load_curve(folders),
         commands=[shlex.join(command)],

@@ -15,9 +15,9 @@ from pacdp.federation.configuration import (
 from pacdp.federation.local_model import Workbench
 from pacdp.federation.messages import Broadcast, Reply
 from pacdp.federation.plan import ClientPlan, Plan, make_plan
-from pacdp.federation.results import ClientResult, RoundResult
+from pacdp.federation.results import ClientResult, Result, RoundResult
 from pacdp.federation.server import Server
-from pacdp.federation.simulation import Result, simulate
+from pacdp.federation.simulation import simulate
 
 __all__ = [
     "Aggregation",

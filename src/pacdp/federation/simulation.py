@@ -7,7 +7,6 @@ Clients with a durable ledger use the operating system's noise instead.
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,47 +21,13 @@ from pacdp.federation.engines.base import EngineName, choose_engine
 from pacdp.federation.local_model import Tensors, Workbench
 from pacdp.federation.messages import Reply
 from pacdp.federation.plan import Plan
-from pacdp.federation.results import ClientResult, RoundResult, client_result
+from pacdp.federation.results import Result, RoundResult
 from pacdp.federation.server import Server
 from pacdp.privacy import Book, Release
 from pacdp.privacy.filter import listed
 
 # Called with each round when it is over.
 Observer = Callable[[RoundResult], None]
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Result:
-    """What came of a run."""
-
-    plan: Plan
-    model: Tensors
-    history: Sequence[RoundResult]
-    metrics: Mapping[str, float]
-    """Of the final model, on the test records."""
-    chance: float | None
-    """The accuracy of always saying the most frequent class."""
-    accuracies: Sequence[float | None]
-    """What each client sees of the final model."""
-    books: Sequence[Book | None]
-    seconds: float
-    refused: Counter[int] = field(default_factory=Counter)
-    """How often each client refused because its plan or budget was used up."""
-    failed: Counter[int] = field(default_factory=Counter)
-
-    def clients(self) -> list[ClientResult]:
-        """Collect each client's guarantee, planned and spent, and its accuracy."""
-        parameters = sum(value.numel() for value in self.model.values())
-        return [
-            client_result(
-                *(self.plan, number, self.books[number]),
-                parameters=parameters,
-                accuracy=self.accuracies[number],
-                refused=self.refused[number],
-                failed=self.failed[number],
-            )
-            for number in range(len(self.plan.clients))
-        ]
 
 
 def simulate(

@@ -1,5 +1,7 @@
 """The score matrix P and the curves fitted to it."""
 
+from typing import Any
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -8,6 +10,12 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from pacdp.curve.curve import Curve
 from pacdp.curve.paper import PAPER
 from pacdp.errors import InputError
+from pacdp.validation import FloatArray
+
+LEGEND: dict[str, Any] = {
+    **{"loc": "upper center", "bbox_to_anchor": (0.5, -0.13)},
+    **{"fontsize": "small", "frameon": False},
+}
 
 
 def draw_curve(curve: Curve) -> Figure:
@@ -50,7 +58,7 @@ def _draw_matrix(axes: Axes, curve: Curve) -> None:
     axes.plot(fine, [curve(e) for e in fine], color="red", label=f"F, {curve.family}")
     _set_scales(axes, bounds)
     axes.set_title("Score matrix P")
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2, fontsize="small")
+    axes.legend(ncols=2, **LEGEND)
 
 
 def _draw_families(axes: Axes, curve: Curve) -> None:
@@ -86,7 +94,7 @@ def _draw_families(axes: Axes, curve: Curve) -> None:
     _set_scales(axes, np.array(evidence["bounds"]))
     axes.set_title("Fitted families")
     axes.grid(alpha=0.3, which="both")
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=1, fontsize="small")
+    axes.legend(**LEGEND)
 
 
 def _draw_selected(axes: Axes, curve: Curve, *, colour: str) -> None:
@@ -107,20 +115,15 @@ def _draw_selected(axes: Axes, curve: Curve, *, colour: str) -> None:
     )
 
 
-def _set_scales(axes: Axes, bounds: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> None:
-    axes.set_xscale("log")
-    axes.set_yscale("log")
+def _set_scales(axes: Axes, bounds: FloatArray) -> None:
+    axes.set(xscale="log", yscale="log", xlabel="budget ε", ylabel="clipping bound C")
     axes.set_ylim(bounds[0] / 1.3, bounds[-1] * 1.3)
-    axes.set_xlabel("budget ε")
-    axes.set_ylabel("clipping bound C")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.set_minor_formatter(NullFormatter())
 
 
-def _cell_edges(
-    values: "np.ndarray[tuple[int], np.dtype[np.float64]]",
-) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+def _cell_edges(values: FloatArray) -> FloatArray:
     """Return the edges of cells whose geometric centres are these values."""
     middle = np.sqrt(values[1:] * values[:-1])
     return np.array([values[0] ** 2 / middle[0], *middle, values[-1] ** 2 / middle[-1]])

@@ -3,13 +3,11 @@
 import io
 import re
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from xml.etree import ElementTree
 
 import matplotlib
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
 from pacdp.report.figures.base import Chart, Point
 from pacdp.report.figures.palette import STYLES
@@ -64,32 +62,15 @@ def render_svg(chart: Chart, *, prefix: str) -> str:
 
 def _save(figure: Figure, salt: str) -> str:
     stream = io.StringIO()
-    unknown = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     with (
         matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}),
         warnings.catch_warnings(),
-        _without_backgrounds(figure),
     ):
         # Text stays text: a browser has glyphs that the font used for measuring lacks.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
-        figure.savefig(stream, format="svg", metadata=unknown)
+        figure.savefig(stream, format="svg", metadata=metadata, transparent=True)
     return stream.getvalue()
-
-
-@contextmanager
-def _without_backgrounds(figure: Figure) -> Iterator[None]:
-    """Hide all backgrounds for a while, so that the page's colour shows through."""
-    patches: list[Patch] = [figure.patch, *(axes.patch for axes in figure.axes)]
-    legends = [*figure.legends, *(axes.get_legend() for axes in figure.axes)]
-    patches += [legend.get_frame() for legend in legends if legend is not None]
-    shown = [patch.get_visible() for patch in patches]
-    try:
-        for patch in patches:
-            patch.set_visible(False)
-        yield
-    finally:
-        for patch, visible in zip(patches, shown, strict=True):
-            patch.set_visible(visible)
 
 
 def _add_tooltips(group: ElementTree.Element, points: Sequence[Point]) -> None:
