@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pacdp.data import Partition, load, partition
 from pacdp.data.partition import RULES
 from pacdp.errors import DataError, InputError
-from pacdp.report.figures.data import figure
+from pacdp.report.figures.data import draw_partition
 
 DIGITS = load("digits")
 
@@ -131,7 +131,7 @@ def test_saved_with_a_run_and_read_back(tmp_path):
 
 def test_the_picture_shows_every_client():
     made = partition(DIGITS, "dirichlet", clients=12)
-    left, right, bar = figure(DIGITS, made).axes
+    left, right, bar = draw_partition(DIGITS, made).axes
     assert left.get_xlabel() == "class"
     assert right.get_xlabel() == "records in all"
     assert bar.get_title() == "records"

@@ -6,22 +6,21 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from pacdp.offline.together import score_plans
 
 from pacdp.clipping import BinaryCrossEntropy
 from pacdp.data import Dataset, Records, load, partition
 from pacdp.data.proxy import Proxy
 from pacdp.errors import DataError, InputError
-from pacdp.experiments.cost import cost
+from pacdp.experiments.cost import estimate_cost
 from pacdp.federation import Model, Plan, Privacy, Training, simulate
 from pacdp.federation.hot_start import HotStart, hot_start
 from pacdp.federation.local_model import Workbench
 from pacdp.methods import build_method
-from pacdp.offline import Setting
+from pacdp.offline.grid_simulation import score_plans
 from pacdp.tasks import Classification, Regression, Task, load_task, register_task, task_for_classes
 from pacdp.tasks.base import require_all, require_one_number
 from pacdp.tasks.registry import TASKS
-from tests.plans import plan_of
+from tests.plans import plan_of, proxy_task_of
 
 TRAINING = Training(rounds=4, local_steps=2)
 
@@ -128,7 +127,7 @@ def test_a_task_from_outside_is_planned_stored_and_trained(detection, tmp_path, 
     assert list(result.metrics) == ["recall"]
     assert result.metrics["recall"] > 0.6
     assert (result.chance, list(result.accuracies)) == (None, [None] * 3)
-    assert cost(plan).steps == 90
+    assert estimate_cost(plan).steps == 90
     with pytest.raises(InputError, match="splits by class; detection has"):
         partition(data, "dirichlet", clients=3)
     state = hot_start(Workbench(plan), data, HotStart(epochs=1), seed=0)
@@ -138,7 +137,7 @@ def test_a_task_from_outside_is_planned_stored_and_trained(detection, tmp_path, 
 @pytest.mark.parametrize("model", ["logistic", "mlp"])
 def test_a_grid_of_a_task_from_outside_is_scored_as_single_runs_are(detection, model):
     data = detection_data(detection())
-    setting = Setting(
+    setting = proxy_task_of(
         proxy=Proxy(data=data, stands_for="hearts", made_by="as it is"),
         sizes={"a": 60, "b": 90},
         training=TRAINING,

@@ -200,7 +200,7 @@ def plot(
     from pacdp.data import load
     from pacdp.data import partition as split
     from pacdp.data.partition import RULES
-    from pacdp.report.figures.data import figure
+    from pacdp.report.figures.data import draw_partition
 
     member("--out, its ending", out.suffix, (".png", ".svg", ".pdf"))
     if save is not None and save.resolve() == out.resolve():
@@ -217,7 +217,7 @@ def plot(
         raise InputError(f"--set {unknown[0]}: is no setting of {kind}, which has {allowed}")
     number = clients if clients is not None or kind == "natural" else 10
     made = split(data, kind, clients=number, seed=seed, **settings)
-    picture = figure(data, made)
+    picture = draw_partition(data, made)
     if save is not None:
         made.save(save)
     picture.savefig(out, dpi=150)

@@ -1,4 +1,4 @@
-"""Who has what, as a picture."""
+"""How a partition distributes records over clients."""
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -7,24 +7,24 @@ from matplotlib.ticker import MaxNLocator
 from pacdp.data.partition import Partition
 from pacdp.data.records import Dataset
 
-# More names, or numbers in cells, than these cannot be read.
+# More names, or more numbers in cells, would be illegible.
 NAMES = 30
 CELLS = 120
 
 
-def figure(dataset: Dataset, partition: Partition) -> Figure:
-    """Records of each class at each client, and how many each client has in all.
+def draw_partition(dataset: Dataset, partition: Partition) -> Figure:
+    """Draw the number of records of each class at each client, and in total.
 
     >>> from pacdp.data import load, partition
     >>> data = load("heart")
-    >>> len(figure(data, partition(data, "natural")).axes)
+    >>> len(draw_partition(data, partition(data, "natural")).axes)
     3
     """
     counts = partition.counts(dataset)
     clients, classes = counts.shape
     picture = Figure(figsize=(9, min(2.8 + 0.22 * clients, 12)), layout="constrained")
     left, right = picture.subplots(1, 2, sharey=True, width_ratios=[3, 1])
-    # The darkest cells are the fullest; a client without a class shows the empty ground.
+    # Zeros are masked, so that missing classes stay white.
     shown = np.ma.masked_equal(counts, 0)
     image = left.imshow(shown, aspect="auto", cmap="viridis_r", interpolation="nearest", vmin=0)
     left.set_facecolor("white")
@@ -55,7 +55,7 @@ def figure(dataset: Dataset, partition: Partition) -> Figure:
     right.barh(
         range(clients), partition.sizes, color="tab:gray", height=0.8 if clients <= NAMES else 1
     )
-    right.set_xlabel("records in all")
+    right.set_xlabel("total records")
     right.grid(axis="x", alpha=0.3)
     settings = "".join(f", {name} = {value:g}" for name, value in partition.settings.items())
     drawn = "" if partition.kind == "natural" else f", seed {partition.seed}"

@@ -1,4 +1,4 @@
-"""What generated images look like, as a picture: three kinds, and not one record in them."""
+"""Samples of the generated images, none of which is anybody's record."""
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -10,10 +10,10 @@ from pacdp.features.synthetic import Images, dead_leaves
 _ROWS, _COLUMNS, _GAP = 2, 16, 2
 
 
-def figure(*, seed: int = 0) -> Figure:
-    """A contact sheet: scribbles, dead leaves, and strokes that are digits.
+def draw_synthetic_images(*, seed: int = 0) -> Figure:
+    """Draw a contact sheet of scribbles, dead leaves and digit strokes.
 
-    >>> [panel.get_title(loc="left")[:11] for panel in figure().axes]
+    >>> [panel.get_title(loc="left")[:11] for panel in draw_synthetic_images().axes]
     ['Scribbles: ', 'Dead leaves', 'Strokes: di']
     """
     number = _ROWS * _COLUMNS
@@ -29,14 +29,14 @@ def figure(*, seed: int = 0) -> Figure:
     }
     picture = Figure(figsize=(8, 4.2), layout="constrained")
     for panel, (title, images) in zip(picture.subplots(3, 1), kinds.items(), strict=True):
-        panel.imshow(_sheet(images), interpolation="nearest")
+        panel.imshow(_tile(images), interpolation="nearest")
         panel.set_title(title, loc="left", fontsize="medium")
         panel.set_axis_off()
     return picture
 
 
-def _sheet(images: Images) -> Images:
-    """Images side by side on white."""
+def _tile(images: Images) -> Images:
+    """Tile images on white."""
     _, channels, high, wide = images.shape
     coloured = np.broadcast_to(images, (len(images), 3, high, wide)) if channels == 1 else images
     cells = np.pad(
