@@ -182,8 +182,8 @@ def run(
     which the experiment does not have gets one that is fitted first. ``folder`` is a new folder for
     the files of the run, or with ``resume`` that of a run which was stopped. ``ledgers`` are the
     clients' own; with durable ones noise comes from the operating system, and no two runs are the
-    same. ``on_round`` is called with the result of each round. ``command`` is shown in the report of the
-    folder as what makes it again.
+    same. ``on_round`` is called with the result of each round. ``command`` is shown in the report
+    of the folder as what makes it again.
 
     >>> result = run("heart", method="fixed", profile="smoke")
     >>> client = result.clients[0]

@@ -40,9 +40,9 @@ def is_told(said, file, anew):
         (("curve", "eval", CURVE, "--epsilon", 0.1), CURVE, FIT),
         (("plan", *SMALL, "--set", f"methods.pac-dp.curve={CURVE}"), CURVE, FIT),
         (("run", *SMALL, "--set", f"methods.pac-dp.curve={CURVE}"), CURVE, FIT),
-        (("plan", *SMALL, "--plan", TUNED), TUNED, TUNE),
-        (("run", *SMALL, "--plan", TUNED), TUNED, TUNE),
-        (("compare", *SMALL, "--methods", "pac-dp", "--plan", TUNED), TUNED, TUNE),
+        (("plan", *SMALL, "--configuration", TUNED), TUNED, TUNE),
+        (("run", *SMALL, "--configuration", TUNED), TUNED, TUNE),
+        (("compare", *SMALL, "--methods", "pac-dp", "--configuration", TUNED), TUNED, TUNE),
         (("report", OLD / "run", "--out", "a.html"), OLD / "run" / "plan.json", RUN),
     ],
 )

@@ -1,4 +1,4 @@
-"""``pacdp tune``, and ``--plan`` wherever a plan is taken."""
+"""``pacdp tune``, and ``--configuration`` wherever a plan is taken."""
 
 import csv
 import json
@@ -44,7 +44,7 @@ def test_it_says_what_was_chosen_and_why(plans):
     for word in (
         *("distance", "rounds", "schedule", "was", "chosen", "gain ± s.e.", "1 fresh seeds"),
         *("ε = 0.1 at δ = 1e-05, zero-out", "synthetic-for-heart", "sha-256", "private-only"),
-        f"pacdp run heart --plan {folder / 'pac-dp.json'} --profile smoke",
+        f"pacdp run heart --configuration {folder / 'pac-dp.json'} --profile smoke",
     ):
         assert word in said
     assert json.loads((folder / "pac-dp.json").read_text())["trainings"] > 50
@@ -69,7 +69,7 @@ def test_a_plan_says_whose_choice_it_is(plans):
     text = run("plan", "heart").stdout
     assert "published" in text
     assert "none: the model sees the records" in text
-    text = run("plan", "heart", "--plan", plans[0] / "fixed.json").stdout
+    text = run("plan", "heart", "--configuration", plans[0] / "fixed.json").stdout
     assert "tuned on synthetic-for-heart: " in text
     assert "expected there (ε = 0.1 at δ = 1e-05, zero-out)" in text
     assert "private-only" in text
@@ -77,14 +77,14 @@ def test_a_plan_says_whose_choice_it_is(plans):
 
 def test_a_run_keeps_what_was_chosen_and_goes_on(plans, tmp_path):
     path, out = plans[0] / "pac-dp.json", tmp_path / "run"
-    arguments = ("run", "heart", "--profile", "smoke", "--plan", path, "--out", out)
+    arguments = ("run", "heart", "--profile", "smoke", "--configuration", path, "--out", out)
     assert "tuned on synthetic-for-heart" in run(*arguments).stdout
     tuning = RunResult.load(out).plan.tuning
     content = json.loads(path.read_text())
     file_only = ("arithmetic", "changes")
     assert tuning == {key: value for key, value in content.items() if key not in file_only}
     assert RunResult.load(out).plan.rounds == content["chosen"]["rounds"]
-    assert f"--plan {path}" in (out / "report.html").read_text()
+    assert f"--configuration {path}" in (out / "report.html").read_text()
     before = json.loads((out / "result.json").read_text())
     (out / "result.json").unlink()
     run(*arguments, "--resume")
@@ -98,7 +98,7 @@ def test_a_comparison_says_which_plan_each_has(plans, tmp_path):
     ours, theirs = (plans[0] / f"{name}.json" for name in ("pac-dp", "fixed"))
     arguments = (
         *("compare", "heart", "--profile", "smoke", "--seeds", 1),
-        *("--methods", "pac-dp,fixed,fedavg", "--plan", ours, "--plan", theirs),
+        *("--methods", "pac-dp,fixed,fedavg", "--configuration", ours, "--configuration", theirs),
     )
     found = as_json(*arguments)
     assert found["plans"] == {"pac-dp": str(ours), "fixed": str(theirs), "fedavg": "published"}
@@ -111,7 +111,7 @@ def test_a_comparison_says_which_plan_each_has(plans, tmp_path):
     assert found["methods"]["fedavg"][0]["rounds"] == 3
     page = tmp_path / "page.html"
     assert "published" in run(*arguments, "--report", page).stdout
-    assert f"--plan {theirs}" in page.read_text()
+    assert f"--configuration {theirs}" in page.read_text()
 
 
 def test_a_run_with_a_representation_answers_to_records(tmp_path, monkeypatch, capsys):
@@ -163,7 +163,7 @@ def test_records_of_length_one_are_measured_as_in_the_run(tmp_path):
         (("tune", "heart", "--set", 'representation={name="gradients"}'), "takes images"),
         (("run", "heart", "--set", "representation={dimension=513}"), "less than or equal to 512"),
         (("run", "heart", "--set", "representation={dimension=4}"), "without a dimension"),
-        (("run", "heart", "--plan", "nowhere.json"), "there is no such file"),
+        (("run", "heart", "--configuration", "nowhere.json"), "there is no such file"),
     ],
 )
 def test_refusals_are_one_line_and_write_nothing(refuses, arguments, message):
@@ -186,11 +186,11 @@ def test_a_damaged_plan_is_refused(plans, refuses, tmp_path_factory, change, mes
     content = json.loads((plans[0] / "fixed.json").read_text())
     path = tmp_path_factory.mktemp("damaged") / "plan.json"
     path.write_text(json.dumps({**content, **change}))
-    assert message in refuses("run", "heart", "--plan", path, "--out", "run")
+    assert message in refuses("run", "heart", "--configuration", path, "--out", "run")
 
 
 def test_a_plan_for_something_else_is_refused(plans, refuses):
-    fixed = ("--plan", plans[0] / "fixed.json")
+    fixed = ("--configuration", plans[0] / "fixed.json")
     assert "must be for pac-dp" in refuses("run", "heart", *fixed, "--method", "pac-dp")
     assert "chosen otherwise" in refuses("run", "heart", *fixed, "--set", "training.rounds=99")
     assert "must be among" in refuses("compare", "heart", *fixed, "--methods", "pac-dp")

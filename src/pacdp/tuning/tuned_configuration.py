@@ -93,7 +93,7 @@ class Tuned(Settings):
     def load(cls, path: Path) -> "Tuned":
         """Read what :meth:`save` wrote; what another version chose is refused."""
         if not path.is_file():
-            raise InputError(f"--plan {path}: there is no such file; pacdp tune makes one")
+            raise InputError(f"--configuration {path}: there is no such file; pacdp tune makes one")
         try:
             content = json.loads(path.read_text())
             anew = "pacdp tune EXPERIMENT --out FILE makes a new one"
@@ -118,17 +118,17 @@ def with_plan(experiment: Experiment, tuned: Tuned) -> Experiment:
     >>> with_plan(mnist, Tuned.model_construct(experiment="heart"))
     Traceback (most recent call last):
     ...
-    pacdp.errors.InputError: --plan: was made for heart, must be for mnist
+    pacdp.errors.InputError: --configuration: was made for heart, must be for mnist
     """
     if tuned.experiment != experiment.name:
-        raise InputError(f"--plan: was made for {tuned.experiment}, must be for {experiment.name}")
+        raise InputError(f"--configuration: was made for {tuned.experiment}, must be for {experiment.name}")
     chosen = {"method": tuned.method, "tuning": tuned.summary}
     try:
         return applied(experiment, {**tuned.changes, **chosen})
     except ValidationError as error:
-        raise DataError(f"--plan: does not fit ({explain(error, Experiment)})") from error
+        raise DataError(f"--configuration: does not fit ({explain(error, Experiment)})") from error
     except (AttributeError, KeyError, TypeError) as error:
-        raise DataError("--plan: is damaged (its changes are no settings)") from error
+        raise DataError("--configuration: is damaged (its changes are no settings)") from error
 
 
 def overruled(tuned: Tuned, changes: Changes) -> str | None:
