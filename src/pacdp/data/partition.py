@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,7 +124,13 @@ class ClientRecords(Sequence[Records]):
     def __len__(self) -> int:
         return len(self._indices)
 
-    def __getitem__(self, client: Any) -> Any:
+    @overload
+    def __getitem__(self, client: int) -> Records: ...
+
+    @overload
+    def __getitem__(self, client: slice) -> list[Records]: ...
+
+    def __getitem__(self, client: int | slice) -> Records | list[Records]:
         if isinstance(client, slice):
             return [self._records.take(index) for index in self._indices[client]]
         return self._records.take(self._indices[client])
