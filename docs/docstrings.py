@@ -1,0 +1,33 @@
+"""Prepares docstrings for the API reference, which renders them as Markdown."""
+
+import re
+from typing import Any
+
+from griffe import Extension, Object
+
+ROLE = re.compile(r":(?:class|func|meth|mod):(?=`)")
+EXAMPLE = re.compile(r"^ *>>> .*(?:\n *\S.*)*", re.MULTILINE)
+
+
+class DocstringsToMarkdown(Extension):
+    """Applies :func:`to_markdown` to every docstring of the package."""
+
+    def on_instance(self, *, obj: Object, **_: Any) -> None:
+        if obj.docstring:
+            obj.docstring.value = to_markdown(obj.docstring.value)
+
+
+def to_markdown(docstring: str) -> str:
+    """Put the examples of a docstring into code blocks and remove reST roles.
+
+    >>> print(to_markdown("See :func:`calibrate`.\\n\\n>>> 1 + 1\\n2\\n\\nDone."))
+    See `calibrate`.
+    <BLANKLINE>
+    ```pycon
+    >>> 1 + 1
+    2
+    ```
+    <BLANKLINE>
+    Done.
+    """
+    return EXAMPLE.sub(r"```pycon\n\g<0>\n```", ROLE.sub("", docstring))
