@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from benchmarks.harness import Row, interleaved, versions
 from pacdp.clipping import ClippedGradient, CrossEntropy, SimulatedNoise, release
-from pacdp.models import build
+from pacdp.models import build_model
 
 BOUND, NOISE, RATE = 0.5, 1.0, 0.01
 PACKAGES = ("pacdp", "torch", "opacus", "numpy")
@@ -36,7 +36,7 @@ class Case:
     def make(self) -> nn.Module:
         """The model."""
         shape = tuple(self.inputs.shape[1:])
-        return build(self.model, shape=shape, outputs=self.classes, **self.settings)
+        return build_model(self.model, shape=shape, outputs=self.classes, **self.settings)
 
     @property
     def targets(self) -> Tensor:

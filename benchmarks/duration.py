@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from pacdp.clipping import ClippedGradient, CrossEntropy, SystemNoise, release
-from pacdp.models import build
+from pacdp.models import build_model
 
 REPEATS, WARM, EXAMPLES, ODD = 1000, 50, 128, 17
 BOUND, NOISE = 1.0, 7.0
@@ -38,8 +38,13 @@ class Case:
 
 CASES = (
     Case("Linear 13-2", lambda: nn.Linear(13, 2), (13,), 2),
-    Case("MLP 784-100-10", lambda: build("mlp", shape=(784,), outputs=10, hidden=100), (784,), 10),
-    Case("CNN", lambda: build("cnn", shape=(1, 28, 28), outputs=10), (1, 28, 28), 10),
+    Case(
+        "MLP 784-100-10",
+        lambda: build_model("mlp", shape=(784,), outputs=10, hidden=100),
+        (784,),
+        10,
+    ),
+    Case("CNN", lambda: build_model("cnn", shape=(1, 28, 28), outputs=10), (1, 28, 28), 10),
 )
 # What the odd record holds; 1e30 overflows where norms are squared, 3e38 already before that.
 RECORDS = {"overflowing, 1e30": 1e30, "overflowing, 3e38": 3e38, "subnormal, 1e-40": 1e-40}

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from benchmarks.harness import Row, interleaved, versions
-from pacdp.data import load, partition, proxy_for
+from pacdp.data import load_dataset, load_proxy, partition_records
 from pacdp.federation import Optimiser, Recipe, Training, Workbench
 from pacdp.federation.client_context import local_batches
 from pacdp.offline import Grid, Setting
@@ -28,8 +28,8 @@ def rows() -> Iterator[Row]:
     """All trainings of the grid, and one of them by the peer, in turns."""
     warnings.filterwarnings("ignore", message="Full backward hook is firing")
     setting = Setting(
-        proxy=proxy_for("heart"),
-        sizes=partition(load("heart"), "natural").named_sizes,
+        proxy=load_proxy("heart"),
+        sizes=partition_records(load_dataset("heart"), "natural").named_sizes,
         recipe=Recipe(
             training=Training(rounds=20, local_epochs=5, batch=16, optimiser=Optimiser(lr=RATE))
         ),
@@ -67,7 +67,7 @@ def by_opacus(setting: Setting, epsilon: float, bound: float, seed: int) -> floa
     torch.set_num_threads(1)
     plan = setting.plan(epsilon, bound, seed)
     data, split = setting.records(seed)
-    records = [own.tensors(data.task) for own in split.of(data)]
+    records = [own.tensors(data.task) for own in split.client_records(data)]
     model = Workbench(plan).model
     wrapped = GradSampleModule(copy.deepcopy(model))
     inner = dict(wrapped._module.named_parameters())

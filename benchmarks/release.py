@@ -10,7 +10,7 @@ from torch import Tensor
 
 from benchmarks.harness import Row, interleaved, versions
 from pacdp.clipping import ClippedSum, SystemNoise, release
-from pacdp.models import build
+from pacdp.models import build_model
 from pacdp.privacy import Adjacency
 
 NOISE, DIVISOR, GOAL, REPEATS = 7.0, 16.0, 2.0, 5
@@ -20,7 +20,7 @@ def rows() -> Iterator[Row]:
     """One release of all parameters of a ResNet-18, both ways in turns, on one thread."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    model = build("resnet18", shape=(3, 32, 32), outputs=10)
+    model = build_model("resnet18", shape=(3, 32, 32), outputs=10)
     clean = {name: torch.randn_like(value) * 1e-4 for name, value in model.named_parameters()}
     source = SystemNoise()
 

@@ -3,10 +3,10 @@
 ``python -m tests.pictures`` draws them anew into docs/pictures.
 """
 
-from pacdp.report.figures.features import figure
+from pacdp.report.figures.features import draw_generated_images
 from tests.documentation import ROOT
 
 if __name__ == "__main__":
     path = ROOT / "docs" / "pictures" / "representations.png"
     # No name of a program and no date: the same picture is the same file.
-    figure().savefig(path, dpi=100, metadata={"Software": None})
+    draw_generated_images().savefig(path, dpi=100, metadata={"Software": None})

@@ -22,7 +22,6 @@ from pacdp.offline.grid import Cell, Kept
 from pacdp.paper.studies.artifact_store import Shelf
 from pacdp.tuning import Tuned
 from pacdp.tuning.tuned_configuration import Expected
-from tests.curve.evidence import make_evidence
 
 HEART = read_experiment("heart", profile="smoke")
 PREPARED = prepare(HEART, method=HEART.made_method("fixed"))
@@ -38,7 +37,7 @@ OTHERS = [
 
 
 def curve_file(path):
-    Curve(**POWER, evidence=make_evidence()).save(path)
+    Curve(**POWER, evidence={"seeds": [0]}).save(path)
     return Curve.load
 
 

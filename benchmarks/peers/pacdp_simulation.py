@@ -8,7 +8,7 @@ import sklearn.metrics  # noqa: F401  (an import, and so not counted)
 import torch
 from work import BOUND, LR, asked, tell
 
-from pacdp.data import Dataset, Partition, Provenance, Records, partition
+from pacdp.data import Dataset, Partition, Provenance, Records, partition_records
 from pacdp.federation import (
     Model,
     Optimiser,
@@ -46,7 +46,7 @@ def main() -> None:
         clients=tuple(str(number) for number in range(work.clients)),
         provenance=Provenance(source="random numbers", licence="none"),
     )
-    split: Partition = partition(data, "natural")
+    split: Partition = partition_records(data, "natural")
     started = time.perf_counter()
     recipe = Recipe(
         model=Model(name=work.model),

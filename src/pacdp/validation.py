@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pacdp.errors import InputError
+from pacdp.errors import InputError, PacdpError
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -173,6 +173,24 @@ def meant(name: str, options: Collection[str]) -> str:
     return f"did you mean {' or '.join(near)}? " if near else ""
 
 
+def refuse_unknown(
+    where: str, given: Collection[str], allowed: Collection[str], kind: str = "setting"
+) -> None:
+    """Refuse the first of the given names that is not allowed, and suggest a similar one.
+
+    >>> refuse_unknown("model mlp", ["hiden"], ["hidden"])
+    Traceback (most recent call last):
+    ...
+    pacdp.errors.InputError: model mlp: has no setting hiden; did you mean hidden? there are hidden
+    """
+    for name in given:
+        if name not in allowed:
+            raise InputError(
+                f"{where}: has no {kind} {name}; {meant(name, allowed)}there are "
+                f"{', '.join(allowed) or 'none'}"
+            )
+
+
 def member(name: str, value: str, allowed: Collection[str]) -> str:
     """One of a closed set of names.
 
@@ -213,6 +231,22 @@ def locate_record(where: str, record: int, lines: Sequence[int] | None = None) -
     'a.csv, line 5'
     """
     return f"{where}, record {record}" if lines is None else f"{where}, line {lines[record]}"
+
+
+def require_column(
+    where: str, values: NDArray[Any], kinds: str, allowed: str, error: type[PacdpError] = InputError
+) -> None:
+    """Refuse an array that does not have one value of some NumPy kinds for each record.
+
+    >>> require_column("units:", np.array([0.5]), "iu", "whole numbers")
+    Traceback (most recent call last):
+    ...
+    pacdp.errors.InputError: units: are float64 of shape (1,), must be whole numbers
+    """
+    if values.ndim != 1 or values.dtype.kind not in kinds:
+        raise error(
+            f"{where} are {describe_type(values)} of shape {values.shape}, must be {allowed}"
+        )
 
 
 def describe_type(values: NDArray[Any]) -> str:

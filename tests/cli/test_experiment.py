@@ -195,7 +195,7 @@ def test_a_budget_that_is_spent_late():
     late = ("--profile", "smoke", "--set", 'privacy.spending={policy="late",growth=9.0}')
     text = run("plan", "heart", *late).stdout
     assert "late: noise is σ/C times 2.08 at first and 0.694 at last" in text
-    found = as_json("run", "heart", *late, "--engine", "one-by-one")
+    found = as_json("run", "heart", *late, "--engine", "serial")
     for client in found["clients"]:
         assert client["epsilon_realised"] == pytest.approx(client["epsilon_budget"], rel=1e-6)
 
@@ -241,7 +241,7 @@ def test_a_budget_that_is_spent_late():
         (("run", "heart", "--resume"), "needs --out"),
         (
             ("run", "heart", "--engine", "stacke"),
-            "must be one of auto, stacked, threads, one-by-one",
+            "must be one of auto, stacked, threads, serial",
         ),
         (
             ("run", "heart", "--method", "aqc", "--engine", "stacked", "--out", "x"),

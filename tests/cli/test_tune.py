@@ -120,9 +120,9 @@ def test_a_run_with_a_representation_answers_to_records(tmp_path, monkeypatch, c
     out, answers = tmp_path / "run", tmp_path / "answers.csv"
     run("run", tmp_path / "lines.toml", "--out", out)
     assert "gradients, 16 numbers" in run("plan", tmp_path / "lines.toml").stdout
-    records = pacdp.data.load("strokes", records=300, seed=7)
+    records = pacdp.data.load_dataset("strokes", records=300, seed=7)
     # The whole set takes long to draw.
-    monkeypatch.setattr(pacdp.data, "load", lambda name: records)
+    monkeypatch.setattr(pacdp.data, "load_dataset", lambda name: records)
     evaluate_command(out, "strokes", as_json=True)
     said = json.loads((out / "result.json").read_text())
     assert json.loads(capsys.readouterr().out)["accuracy"] == pytest.approx(said["accuracy"])

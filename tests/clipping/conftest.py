@@ -1,4 +1,4 @@
-"""What is not collected here."""
+"""Files that pytest must not collect."""
 
 # A proof, not a test; it needs python-flint, which nothing else does.
 collect_ignore = ["prove_ndtri.py"]

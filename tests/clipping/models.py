@@ -1,4 +1,4 @@
-"""Models and a reference that nobody can doubt: one example at a time, by ordinary autograd."""
+"""Models, and a reference implementation: one example at a time, by ordinary autograd."""
 
 from functools import partial
 
@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from pacdp.clipping.numerics import shrink_bound
-from pacdp.models import build
+from pacdp.models import build_model
 
-cnn = partial(build, "cnn", shape=(1, 28, 28), outputs=10)
+cnn = partial(build_model, "cnn", shape=(1, 28, 28), outputs=10)
 
 
 def reference(module, loss, inputs, targets, bound):
@@ -39,7 +39,7 @@ def reference(module, loss, inputs, targets, bound):
 
 
 def assert_same(found, expected, tolerance=1e-4):
-    """Relative to the whole vector: a parameter that hardly moves may be off by rounding."""
+    """Compare relative to the whole vector: small parameters may differ by rounding."""
     assert list(found) == list(expected)
     scale = torch.sqrt(sum(value.square().sum() for value in expected.values()))
     for name, value in found.items():

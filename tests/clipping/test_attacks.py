@@ -24,7 +24,7 @@ from pacdp.clipping import (
     release,
 )
 from pacdp.clipping.numerics import grid_step, quantize_
-from pacdp.data import Records, load, partition
+from pacdp.data import Records, load_dataset, partition_records
 from pacdp.errors import InputError
 from pacdp.federation import (
     Broadcast,
@@ -37,18 +37,18 @@ from pacdp.federation import (
 )
 from pacdp.federation.engines.base import SerialEngine, StackedEngine, ThreadedEngine
 from pacdp.methods import Answer, build_method
-from pacdp.models import build
+from pacdp.models import build_model
 from pacdp.privacy import SQLiteLedger
 from pacdp.tasks import Classification
 from tests.plans import plan_of
 
-HEART = load("heart")
-HOSPITALS = partition(HEART, "natural")
+HEART = load_dataset("heart")
+HOSPITALS = partition_records(HEART, "natural")
 NAN, INF = float("nan"), float("inf")
 
 
 def distance(one, other, sensitivity):
-    """How far apart two sums are on the public grid, in units of the sensitivity."""
+    """Measure how far apart two sums are on the public grid, in units of the sensitivity."""
     step = grid_step(sensitivity, sum(value.numel() for value in one.values()))
     steps = [
         quantize_(one[name].clone(), step) - quantize_(other[name].clone(), step) for name in one
@@ -57,17 +57,17 @@ def distance(one, other, sensitivity):
 
 
 def assert_identical(one, other):
-    """Bit by bit: nothing of a record that does not count may be left in a sum."""
+    """Compare bit by bit: a record that does not count must leave no trace in a sum."""
     assert list(one) == list(other)
     for name, value in one.items():
         assert torch.equal(value, other[name]), name
 
 
-# Who computes the sum.
+# The engines that compute the sum.
 
 
 class Hidden(nn.Module):
-    """Not a chain, whatever is inside."""
+    """Hides a sequential model, so that another strategy is chosen."""
 
     def __init__(self, inner):
         super().__init__()
@@ -78,7 +78,7 @@ class Hidden(nn.Module):
 
 
 class Untraced(Hidden):
-    """Calls a function that nobody vouches for, so each example runs by itself."""
+    """Calls a function that is not in the tables, so that each example runs by itself."""
 
     def forward(self, x):
         return self.inner(x.view_as(x))
@@ -115,7 +115,7 @@ def clipped(model, loss, **options):
 
 
 def stacked(model, loss):
-    """In the middle of a stack, between two others that hold something else."""
+    """Computes in the middle of a stack, between two models with other examples."""
 
     def compute(inputs, targets, present=None, bound=1.0, adjacency="zero-out"):
         gradient = StackedGradient(model, loss, adjacency=adjacency)
@@ -150,11 +150,11 @@ def perceptron(size, outputs):
     return nn.Sequential(nn.Linear(size, 16), nn.Tanh(), nn.Linear(16, outputs))
 
 
-# What the server and the records look like.
+# Hostile weights and records.
 
 
 def scale(low, high, generator):
-    """10 to some power."""
+    """Draw a power of ten."""
     return 10.0 ** (low + (high - low) * float(torch.rand((), generator=generator)))
 
 
@@ -165,7 +165,7 @@ def pair_up(weight):
 
 
 def make_hostile(model, kind, generator):
-    """Weights as a server would choose them to make rounding count."""
+    """Draw weights that a hostile server would choose to amplify rounding."""
     with torch.no_grad():
         for parameter in model.parameters():
             drawn = torch.randn(parameter.shape, generator=generator)
@@ -190,7 +190,7 @@ WEIGHTS = ("ordinary", "huge", "tiny", "cancelling", "saturating", "uneven")
 
 
 def make_records(size, shape, kind, generator):
-    """Examples whose own gradients are as fragile as can be."""
+    """Draw examples whose gradients are as sensitive to rounding as possible."""
     drawn = torch.randn((size, *shape), generator=generator)
     if kind == "same":
         drawn = drawn[:1].expand_as(drawn).clone()
@@ -206,7 +206,7 @@ RECORDS = ("ordinary", "same", "paired", "signs")
 
 
 def make_canary(shape, kind, generator):
-    """The record that is there or not."""
+    """Draw the record that is present or absent."""
     drawn = torch.randn(shape, generator=generator)
     if kind == "cancelling":
         signs = torch.ones(shape).flatten()
@@ -221,13 +221,13 @@ CANARIES = ("ordinary", "cancelling", "any size", 1e30, 3e38, 1e18, 1e-40, 0.0, 
 
 
 def attack(compute, model, shape, size, outputs, generator, *, adjacency="zero-out", dtype=None):
-    """One attempt, with everything drawn at random; how far the canary moved the sum."""
+    """Make one random attempt, and return how far the canary moved the sum."""
 
     def choose(options):
         return options[int(torch.randint(len(options), (), generator=generator))]
 
     dtype = dtype or torch.float32
-    # A client checks its model when it is made, before the server has sent weights.
+    # A client checks its model when it is created, before the server has sent weights.
     make_hostile(model, "ordinary", generator)
     first = torch.zeros(2, *shape, dtype=dtype), torch.zeros(2, dtype=torch.long)
     compute(*first, adjacency=adjacency)
@@ -271,7 +271,7 @@ def test_no_record_moves_the_sum_of_a_small_model_beyond_its_sensitivity(engine,
         attack(compute, model, (13,), sizes[trial % len(sizes)], 2, generator, adjacency=adjacency)
         for trial in range(24)
     )
-    # Clipped gradients are as long as they may be, so a search that found less is no search.
+    # Clipped gradients reach the bound, so a search that finds less does not search properly.
     assert 0.49 < worst <= 1
 
 
@@ -298,7 +298,9 @@ MODELS = {
 def test_nor_that_of_the_papers_models(name, hidden):
     shape, size, attempts = MODELS[name]
     generator = torch.Generator().manual_seed(5)
-    model = build(name, shape=shape, outputs=10, **({"dropout": 0.0} if "res" in name else {}))
+    model = build_model(
+        name, shape=shape, outputs=10, **({"dropout": 0.0} if "res" in name else {})
+    )
     compute = ENGINES["hooks" if hidden else "chain"](model, CrossEntropy())
     found = [attack(compute, model, shape, size, 10, generator) for _ in range(attempts)]
     assert max(found) <= 1
@@ -308,7 +310,7 @@ def test_nor_that_of_the_papers_models(name, hidden):
 
 def test_nor_that_of_a_sequence_model():
     generator = torch.Generator().manual_seed(8)
-    model = build("sequence", shape=(20,), outputs=4)
+    model = build_model("sequence", shape=(20,), outputs=4)
     compute = clipped(model, CrossEntropy())
     worst = 0.0
     compute(torch.zeros(2, 20, dtype=torch.long), torch.zeros(2, dtype=torch.long))
@@ -407,7 +409,7 @@ def cancelling_weights(records, generator, columns=5):
 @pytest.mark.parametrize("hospital", range(4))
 def test_no_patient_moves_the_sum_of_a_hospital_beyond_its_sensitivity(hospital):
     """The records as they are; on the first version they moved by up to 13 C."""
-    inputs, targets = HOSPITALS.of(HEART)[hospital].tensors(HEART.task)
+    inputs, targets = HOSPITALS.client_records(HEART)[hospital].tensors(HEART.task)
     model = nn.Linear(13, 2)
     compute = clipped(model, CrossEntropy())
     for trial in range(40):
@@ -482,7 +484,7 @@ def test_a_record_among_very_many_counts_no_more_than_among_few(size):
 
 
 class Silence:
-    """Noise of nothing, so that what is under it shows."""
+    """No noise, so that the clean sums become visible."""
 
     def integers(self, count, scale):
         return torch.zeros(count, dtype=torch.float64)
@@ -511,7 +513,7 @@ def with_record(records, place, value):
 
 @pytest.fixture
 def clean_sums(monkeypatch):
-    """What was underneath the noise of every release so far, in grid steps."""
+    """Collect the clean values of every release so far, in grid steps."""
     seen = []
 
     def spy(clean, noise, *, step, divisor):
@@ -525,13 +527,13 @@ def clean_sums(monkeypatch):
 
 @pytest.mark.parametrize("canary", [None, 1e30, 1e18, 1e-40])
 @pytest.mark.parametrize("model", ["logistic", "mlp"])
-@pytest.mark.parametrize("kind", ["one-by-one", "threads", "stacked"])
+@pytest.mark.parametrize("kind", ["serial", "threaded", "stacked"])
 def test_no_engine_of_a_federation_lets_a_record_move_more(kind, model, canary, clean_sums):
     made = federation_plan(model=Model(name=model))
     bench = Workbench(made)
     engine = {
-        "one-by-one": SerialEngine,
-        "threads": lambda bench: ThreadedEngine(lambda: Workbench(made)),
+        "serial": SerialEngine,
+        "threaded": lambda bench: ThreadedEngine(bench, lambda: Workbench(made)),
         "stacked": StackedEngine,
     }[kind](bench)
     state = bench.state()
@@ -540,7 +542,7 @@ def test_no_engine_of_a_federation_lets_a_record_move_more(kind, model, canary, 
     for trial, place in enumerate((0, 11, 30)):
         generator = torch.Generator().manual_seed(trial)
         first = next(name for name in state if "weight" in name)
-        records = HOSPITALS.of(HEART)
+        records = HOSPITALS.client_records(HEART)
         hostile = {name: torch.zeros_like(value) for name, value in state.items()}
         for row in hostile[first]:
             row.copy_(cancelling_weights(records[2].inputs(), generator))
@@ -560,7 +562,7 @@ def test_no_engine_of_a_federation_lets_a_record_move_more(kind, model, canary, 
             engine.answer(dict(enumerate(clients)), Broadcast(0, hostile))
             sums.append(torch.stack([part.reshape(-1, coordinates).sum(0) for part in clean_sums]))
         moved = (sums[0].sum(0) - sums[1].sum(0)).norm() * step
-        # Only the release that its batch went into has moved.
+        # Only the release of its own batch has moved.
         assert float(moved) <= 1
 
 
@@ -581,7 +583,7 @@ def test_a_hostile_broadcast_learns_no_more_than_was_paid_for(tmp_path):
     labels = np.zeros(size, np.int64)
     with_it = Records(features=inputs.numpy(), labels=labels)
     without = with_record(with_it, 0, 3e38)
-    # The server may know everything but whether the record is there.
+    # The server may know everything except whether the record is present.
     bench.load(hostile)
     sums = [
         bench.gradient(*one.tensors(HEART.task), clipping_bound=1.0).values
@@ -662,14 +664,14 @@ def test_low_bits_of_a_release_do_not_tell_what_is_underneath():
     table = torch.stack(counts).double()
     expected = table.sum(1, keepdim=True) * table.sum(0) / table.sum()
     statistic = float(((table - expected).square() / expected).sum())
-    # A right implementation fails once in a million runs.
+    # A correct implementation fails once in a million runs.
     assert statistic <= chi2.isf(1e-6, cells - 1)
     uniform = table.sum(1, keepdim=True) / cells
     for row in ((table - uniform).square() / uniform).sum(1).tolist():
         assert row <= chi2.isf(1e-6, cells - 1)
 
 
-# Models and losses that let one example see another.
+# Models and losses that let one example influence another.
 
 
 class Mixing(nn.Module):
@@ -776,7 +778,7 @@ REFUSED = {Centred, Normalised, Related, Sorted, Shifted, Elsewhere}
 def test_models_that_mix_examples_are_refused_or_moved_no_further(make):
     torch.manual_seed(0)
     made = federation_plan()
-    records = HOSPITALS.of(HEART)[0]
+    records = HOSPITALS.client_records(HEART)[0]
     inputs, targets = records.tensors(HEART.task)
     if make in REFUSED:
         with pytest.raises(InputError, match="model: "):
@@ -828,7 +830,7 @@ def test_losses_that_mix_examples_move_no_further(engine, loss):
     assert distance(whole, compute(without, targets)[0], sensitivity) <= 1
 
 
-# What a client does, beside its numbers.
+# Everything that can be observed of a client besides its numbers.
 
 
 class Operations(TorchDispatchMode):
@@ -899,7 +901,7 @@ def test_the_same_operations_run_whatever_the_records_are(engine, kind):
 def test_also_for_larger_models(name):
     generator = torch.Generator().manual_seed(2)
     shape = (20,) if name == "sequence" else (1, 28, 28)
-    model = build(name, shape=shape, outputs=10)
+    model = build_model(name, shape=shape, outputs=10)
     compute = clipped(model if name == "sequence" else Hidden(model), CrossEntropy())
     targets = torch.arange(20) % 10
     runs = []
@@ -939,7 +941,7 @@ def test_nothing_is_refused_because_of_a_record(dtype, wrap):
 
 def test_unknown_classes_and_tokens_are_refused_before_a_client_takes_part():
     """In a round they would stop the training, which the server would see."""
-    records = HOSPITALS.of(HEART)[0]
+    records = HOSPITALS.client_records(HEART)[0]
     labels = records.labels.copy()
     labels[17] = 9
     wrong = Records(features=records.features, labels=labels)
@@ -967,7 +969,7 @@ def test_unknown_classes_and_tokens_are_refused_before_a_client_takes_part():
 
 @pytest.fixture
 def precision():
-    """Whatever a test sets is taken back."""
+    """Restore whatever a test sets."""
     yield
     torch.set_float32_matmul_precision("highest")
     torch.backends.mkldnn.matmul.fp32_precision = "none"

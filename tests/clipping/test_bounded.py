@@ -1,4 +1,4 @@
-"""Bounded values, noise, and the one place where they meet."""
+"""Bounded values, noise, and the function that adds them."""
 
 import math
 
@@ -135,7 +135,7 @@ def test_simulated_noise_is_reproducible_and_apart():
     for one in range(len(keys)):
         for other in range(one):
             assert abs(float(torch.corrcoef(torch.stack([draws[one], draws[other]]))[0, 1])) < 0.2
-    # One source goes on; it does not repeat itself.
+    # One source continues; it does not repeat itself.
     source = noise()
     assert not torch.equal(source.integers(1000, 50.0), source.integers(1000, 50.0))
     with pytest.raises(InputError, match="64-bit whole numbers"):

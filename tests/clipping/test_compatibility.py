@@ -1,4 +1,4 @@
-"""What cannot be trained privately is refused by name, with a way out."""
+"""Models that cannot be trained privately are refused by name, with an alternative."""
 
 import pytest
 import torch

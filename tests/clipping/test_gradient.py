@@ -246,7 +246,7 @@ CHAIN = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
 
 
 class Plain(nn.Module):
-    """The same as CHAIN, but not a chain."""
+    """The same as CHAIN, but not a plain sequence."""
 
     def __init__(self):
         super().__init__()
@@ -431,7 +431,7 @@ def test_bounds_outside_the_proof_are_refused(engine, bound):
         engine(torch.randn(1, 3), torch.tensor([0]), clipping_bound=bound)
 
 
-# --- the promise -----------------------------------------------------------------------------
+# --- the guarantee ---------------------------------------------------------------------------
 
 numbers = st.floats(-1e4, 1e4, width=32) | st.sampled_from([0.0, 1e-30, 1e-8, 1e8])
 
@@ -449,7 +449,7 @@ def test_no_example_moves_the_sum_by_more_than_its_sensitivity(data, exponent):
     whole = engine(inputs[:3], targets[:3], clipping_bound=bound)
     without = engine(inputs[1:3], targets[1:3], clipping_bound=bound).values
     swapped = engine(inputs[1:4], targets[1:4], clipping_bound=bound).values
-    # What is left beside the promise is rounding of sums of three terms, each at most C.
+    # What remains is rounding of sums of three terms, each at most C.
     rounding = 1e-6 * 3 * bound
     zeroed = norm({n: whole.values[n] - without[n] for n in without})
     replaced = norm({n: whole.values[n] - swapped[n] for n in swapped})

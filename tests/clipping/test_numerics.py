@@ -1,4 +1,4 @@
-"""The bounds on rounding, each against arithmetic that makes no such errors."""
+"""The bounds on rounding errors, each compared with exact arithmetic."""
 
 import math
 import threading
@@ -50,7 +50,7 @@ def test_norms_are_never_far_below_the_truth(seed, length, exponent):
 
 
 def test_norms_of_many_equal_numbers_do_not_stand_still():
-    """Sixteen million and one is sixteen million in single precision."""
+    """2²⁴ + 1 is 2²⁴ in single precision."""
     values = torch.ones(1, 40_000_000)
     assert float(norms(values)) == pytest.approx(math.sqrt(40_000_000), rel=NORM_ERROR / 2)
 

@@ -1,4 +1,4 @@
-"""Mixing is found wherever it is; what is answered to be separate is."""
+"""Models that mix examples are found, and models accepted as separate are separate."""
 
 import contextlib
 import copy
@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from pacdp.clipping.separation import find_mixing
-from pacdp.models import build
+from pacdp.models import build_model
 from tests.clipping.models import CNN, Sequence
 
 B, WIDTH = 6, 6  # Square on purpose: examples could be taken for features.
@@ -279,7 +279,7 @@ class Wrong(torch.Tensor):
 
 
 class Remembering(nn.Linear):
-    """State where nobody looks."""
+    """Keeps state where the analysis does not look."""
 
     def __init__(self):
         super().__init__(WIDTH, WIDTH)
@@ -747,7 +747,7 @@ def test_own_models(name, shape):
     kind = torch.long if name == "sequence" else torch.float32
     for size in (1, 2):
         inputs = (torch.zeros(size, *shape, dtype=kind),)
-        assert find_mixing(build(name, shape=shape, outputs=10), inputs) is None
+        assert find_mixing(build_model(name, shape=shape, outputs=10), inputs) is None
 
 
 def test_nothing_is_left_behind():
@@ -864,7 +864,7 @@ class Composed(nn.Module):
 
 
 def test_compositions():
-    """Whatever is answered to be separate is, bit for bit, also where sizes coincide."""
+    """Models accepted as separate are separate, bit for bit, also where sizes coincide."""
     draw = random.Random(0)
     answered = 0
     for _ in range(1500):

@@ -70,7 +70,7 @@ def one_by_one(module, parameters, model):
 
 
 class Hidden(nn.Module):
-    """Keeps the engine from seeing a chain, so that it takes the other path."""
+    """Hides a sequential model, so that the engine chooses another strategy."""
 
     def __init__(self, module):
         super().__init__()

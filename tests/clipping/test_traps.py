@@ -39,7 +39,7 @@ def assert_right(model, inputs, targets, bound=0.3, loss=None):
 
 
 class Hidden(nn.Module):
-    """Not a chain, whatever is inside."""
+    """Hides a sequential model, so that another strategy is chosen."""
 
     def __init__(self, inner):
         super().__init__()
@@ -72,7 +72,7 @@ def test_the_same_activation_twice_is_used_twice():
 
 
 class UsedTwice(nn.Module):
-    """A weight that its own layer uses, and someone else too."""
+    """A weight that is used by its own layer and elsewhere."""
 
     def __init__(self):
         super().__init__()

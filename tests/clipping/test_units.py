@@ -9,7 +9,7 @@ from torch import nn
 from pacdp.clipping import ClippedGradient, CrossEntropy
 from pacdp.clipping.numerics import shrink_bound
 from pacdp.errors import BudgetExceededError, InputError
-from pacdp.models import build
+from pacdp.models import build_model
 from pacdp.privacy import Adjacency, Filter, Guarantee, Release, SQLiteLedger, account
 
 from .models import assert_same
@@ -46,7 +46,7 @@ MODELS = {
 def test_units_against_autograd(name, bound, microbatch):
     torch.manual_seed(0)
     shape, settings = MODELS[name]
-    model = build(name, shape=shape, outputs=3, **settings)
+    model = build_model(name, shape=shape, outputs=3, **settings)
     units = torch.tensor([7, 3, 7, 7, -1, 3, 20, 20, 5])
     inputs, targets = torch.randn(9, *shape), torch.arange(9) % 3
     engine = ClippedGradient(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pacdp.cluster import on_ray
-from pacdp.data import proxy_for
+from pacdp.data import load_proxy
 from pacdp.federation import Model, Optimiser, Privacy, Training
 from pacdp.offline import Grid
 from pacdp.offline.grid import run_grid
@@ -25,7 +25,7 @@ GRID = Grid((0.1, 1.0), (0.1, 1.0), (0, 1))
 
 def setting(rounds):
     return proxy_task_of(
-        proxy=proxy_for("heart"),
+        proxy=load_proxy("heart"),
         sizes={"a": 100, "b": 40},
         training=Training(rounds=rounds, local_epochs=1, batch=16, optimiser=Optimiser(lr=0.5)),
         model=Model(name="logistic"),

@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from pacdp.data import data_folder, load
+from pacdp.data import data_folder, load_dataset
 from pacdp.data.images import CIFAR100
 from pacdp.errors import DataError
 
@@ -14,7 +14,7 @@ from pacdp.errors import DataError
 @cache
 def _loaded(name, folder):
     try:
-        return load(name, folder=folder)
+        return load_dataset(name, folder=folder)
     except DataError as error:
         return error
 
@@ -43,11 +43,11 @@ def cifar100_folder(tmp_path_factory):
     """Where CIFAR-100 is, or made by the tool that lies beside a more compact copy."""
     home = data_folder()
     tool = home / "cifar100_to_canonical.py"
-    if CIFAR100.place(home) or not tool.is_file():
+    if CIFAR100.locate(home) or not tool.is_file():
         return home
     folder = tmp_path_factory.mktemp("cifar100")
     subprocess.run([sys.executable, str(tool), str(folder)], check=True)
-    CIFAR100.keep(CIFAR100.read(folder / "cifar-100-python"), folder)
+    CIFAR100.store(CIFAR100.read(folder / "cifar-100-python"), folder)
     return folder
 
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pacdp.data import formats, load
+from pacdp.data import formats, load_dataset
 from pacdp.data.images import CIFAR10, CIFAR100, MNIST, Pixels
-from pacdp.data.storage import staged
+from pacdp.data.storage import replace_folder
 from pacdp.errors import DataError, InputError
 
 
@@ -58,13 +58,13 @@ def test_cifar100_is_the_published_one(cifar100):
 
 def test_memory_of_loading_is_at_most_twice_the_arrays(mnist):
     script = (
-        "from pacdp.data import load\n"
+        "from pacdp.data import load_dataset\n"
         "import numpy\n"
         "def used():\n"
         "    return int(open('/proc/self/status').read().split('VmHWM:')[1].split()[0]) * 1024\n"
-        "load('digits')\n"  # what importing takes
+        "load_dataset('digits')\n"  # what importing takes
         "before = used()\n"
-        "data = load('mnist')\n"
+        "data = load_dataset('mnist')\n"
         "arrays = sum(r.features.nbytes + r.labels.nbytes for r in (data.train, data.test))\n"
         "print((used() - before) / arrays)\n"
     )
@@ -86,7 +86,7 @@ def folder(tmp_path):
 
 
 def test_idx_files_read_back_as_written(folder):
-    found = MNIST.forms[0].read([folder / names[0] for names in MNIST.forms[0].names])
+    found = MNIST.layouts[0].read([folder / names[0] for names in MNIST.layouts[0].names])
     assert all(np.array_equal(a, b) for a, b in zip(found, tiny(), strict=True))
 
 
@@ -165,7 +165,7 @@ def test_neither_folder_nor_archive(tmp_path):
 
 
 def test_cifar_binary_files_of_another_size_or_content(tmp_path):
-    for (name,) in CIFAR10.forms[0].names:
+    for (name,) in CIFAR10.layouts[0].names:
         with (tmp_path / name).open("wb") as out:
             out.truncate(30_730_000)
     with pytest.raises(DataError, match="is not cifar10"):
@@ -239,14 +239,14 @@ def test_nothing_half_written_takes_the_place_of_what_was_there(tmp_path):
     (target / "old").write_text("old")
 
     def fail():
-        with staged(target) as made:
+        with replace_folder(target) as made:
             (made / "new").write_text("new")
             raise RuntimeError
 
     with pytest.raises(RuntimeError):
         fail()
     assert sorted(path.name for path in tmp_path.rglob("*")) == [".set.lock", "old", "set"]
-    with staged(target) as made:
+    with replace_folder(target) as made:
         (made / "new").write_text("new")
     assert sorted(path.name for path in tmp_path.rglob("*")) == [".set.lock", "new", "set"]
 
@@ -256,7 +256,7 @@ def test_what_a_killed_process_left_is_repaired(tmp_path):
     (tmp_path / ".set-old").mkdir()
     (tmp_path / ".set-old" / "old").write_text("old")
     (tmp_path / ".set-new").mkdir()
-    with pytest.raises(RuntimeError), staged(tmp_path / "set"):
+    with pytest.raises(RuntimeError), replace_folder(tmp_path / "set"):
         raise RuntimeError
     assert sorted(path.name for path in tmp_path.rglob("*")) == [".set.lock", "old", "set"]
 
@@ -264,7 +264,7 @@ def test_what_a_killed_process_left_is_repaired(tmp_path):
 def test_two_who_write_at_once_take_turns(tmp_path):
     def write(number):
         for _ in range(20):
-            with staged(tmp_path / "set") as made:
+            with replace_folder(tmp_path / "set") as made:
                 (made / "a").write_text(str(number))
                 (made / "b").write_text(str(number))
 
@@ -278,7 +278,7 @@ def test_files_that_are_not_its_own_are_not_lost(folder, tmp_path_factory):
     (home / "mnist").mkdir()
     (home / "mnist" / "notes.txt").write_text("mine")
     with pytest.raises(DataError, match=r"notes.txt is none of its files"):
-        MNIST.keep(tiny(), home)
+        MNIST.store(tiny(), home)
     assert (home / "mnist" / "notes.txt").read_text() == "mine"
 
 
@@ -288,8 +288,8 @@ def test_a_full_disk_leaves_nothing_behind(folder, tmp_path_factory):
         "import sys, signal\nfrom pathlib import Path\n"
         "from pacdp.data.images import MNIST\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "paths = [Path(sys.argv[1]) / names[0] for names in MNIST.forms[0].names]\n"
-        "MNIST.keep(MNIST.forms[0].read(paths), Path(sys.argv[2]))\n"
+        "paths = [Path(sys.argv[1]) / names[0] for names in MNIST.layouts[0].names]\n"
+        "MNIST.store(MNIST.layouts[0].read(paths), Path(sys.argv[2]))\n"
     )
     found = subprocess.run(
         [sys.executable, "-c", script, str(folder), str(place)],
@@ -303,20 +303,20 @@ def test_a_full_disk_leaves_nothing_behind(folder, tmp_path_factory):
 
 def test_unknown_names_are_answered_with_the_nearest():
     with pytest.raises(InputError, match="did you mean mnist"):
-        load("minst")
+        load_dataset("minst")
     with pytest.raises(InputError, match="there are heart, heart-full, mnist"):
-        load("xyz")
+        load_dataset("xyz")
     with pytest.raises(InputError, match="heart: has no option sead; there are split"):
-        load("heart", sead=1)
+        load_dataset("heart", sead=1)
 
 
 def test_what_is_not_here_says_how_to_get_it(tmp_path):
     with pytest.raises(DataError, match=r"cifar10: is not in .*pacdp data get cifar10"):
-        load("cifar10", folder=tmp_path)
+        load_dataset("cifar10", folder=tmp_path)
 
 
 def test_other_programs_folders_are_found(folder, tmp_path_factory):
     home = tmp_path_factory.mktemp("home")
     shutil.copytree(folder, home / "MNIST" / "raw")
-    assert MNIST.place(home) == home / "MNIST" / "raw"
-    assert CIFAR100.place(home) is None
+    assert MNIST.locate(home) == home / "MNIST" / "raw"
+    assert CIFAR100.locate(home) is None

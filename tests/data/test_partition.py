@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pacdp.data import Partition, load, partition
+from pacdp.data import Partition, load_dataset, partition_records
 from pacdp.data.partition import RULES
 from pacdp.errors import DataError, InputError
-from pacdp.report.figures.data import figure
+from pacdp.report.figures.data import draw_partition
 
-DIGITS = load("digits")
+DIGITS = load_dataset("digits")
 
 
 def with_units(dataset, size):
@@ -29,12 +29,12 @@ def with_units(dataset, size):
 )
 def test_every_record_has_one_holder(kind, clients, seed, unit):
     data = DIGITS if unit == 1 else with_units(DIGITS, unit)
-    made = partition(data, kind, clients=clients, seed=seed)
+    made = partition_records(data, kind, clients=clients, seed=seed)
     held = np.concatenate(made.indices)
     assert np.array_equal(np.sort(held), np.arange(len(data.train)))
     assert len(made) == clients
     assert made.sizes.min() >= 1
-    again = partition(data, kind, clients=clients, seed=seed)
+    again = partition_records(data, kind, clients=clients, seed=seed)
     assert all(np.array_equal(a, b) for a, b in zip(made.indices, again.indices, strict=True))
     if unit > 1:
         holders = [set(data.train.units[index]) for index in made.indices]
@@ -43,47 +43,49 @@ def test_every_record_has_one_holder(kind, clients, seed, unit):
 
 def skew(made, data):
     """How far the clients' label shares are from the global ones, on average."""
-    counts = made.counts(data)
+    counts = made.class_counts(data)
     shares = counts / counts.sum(1, keepdims=True)
     return np.abs(shares - counts.sum(0) / counts.sum()).sum(1).mean()
 
 
 def test_kinds_differ_as_they_should():
-    made = {k: partition(DIGITS, k, clients=10) for k in ("iid", "dirichlet", "shards")}
-    near = partition(DIGITS, "near-global", clients=10)
+    made = {k: partition_records(DIGITS, k, clients=10) for k in ("iid", "dirichlet", "shards")}
+    near = partition_records(DIGITS, "near-global", clients=10)
     assert made["iid"].sizes.max() - made["iid"].sizes.min() <= 1
     assert skew(near, DIGITS) < 0.5 * skew(made["dirichlet"], DIGITS)
     assert near.sizes.max() > 1.3 * near.sizes.min()
-    flat, steep = (partition(DIGITS, "dirichlet", clients=10, alpha=a) for a in (100.0, 0.1))
+    flat, steep = (
+        partition_records(DIGITS, "dirichlet", clients=10, alpha=a) for a in (100.0, 0.1)
+    )
     assert skew(flat, DIGITS) < 0.3 < skew(steep, DIGITS)
     # Two shards of sorted labels hold two classes, three where a shard crosses a border.
-    assert (made["shards"].counts(DIGITS) > 0).sum(1).max() <= 4
-    uneven = partition(DIGITS, "quantity", clients=10, beta=0.5)
+    assert (made["shards"].class_counts(DIGITS) > 0).sum(1).max() <= 4
+    uneven = partition_records(DIGITS, "quantity", clients=10, beta=0.5)
     assert uneven.sizes.max() > 3 * uneven.sizes.min()
 
 
 def test_a_class_that_nobody_drew_is_drawn_again():
-    data = load("heart")
+    data = load_dataset("heart")
     for seed in range(20):
-        made = partition(data, "near-global", clients=2, seed=seed, concentration=0.01)
-        assert made.counts(data).sum() == len(data.train)
+        made = partition_records(data, "near-global", clients=2, seed=seed, concentration=0.01)
+        assert made.class_counts(data).sum() == len(data.train)
 
 
 def test_natural_clients():
-    data = load("heart")
-    made = partition(data, "natural")
+    data = load_dataset("heart")
+    made = partition_records(data, "natural")
     assert made.clients == data.clients
-    for number, records in enumerate(made.of(data)):
+    for number, records in enumerate(made.client_records(data)):
         assert set(records.clients) == {number}
     with pytest.raises(InputError, match="digits has no natural clients"):
-        partition(DIGITS, "natural")
+        partition_records(DIGITS, "natural")
 
 
 def test_a_natural_client_without_records():
-    data = load("heart")
+    data = load_dataset("heart")
     data = type(data)(**vars(data) | {"clients": (*data.clients, "nobody")})
     with pytest.raises(InputError, match="client nobody: has no records"):
-        partition(data, "natural")
+        partition_records(data, "natural")
 
 
 @pytest.mark.parametrize(
@@ -104,20 +106,20 @@ def test_a_natural_client_without_records():
 )
 def test_bad_settings(kind, settings, message):
     with pytest.raises(InputError, match=message):
-        partition(DIGITS, kind, **settings)
+        partition_records(DIGITS, kind, **settings)
 
 
 def test_saved_with_a_run_and_read_back(tmp_path):
-    made = partition(DIGITS, "dirichlet", clients=7, seed=3, alpha=0.3)
+    made = partition_records(DIGITS, "dirichlet", clients=7, seed=3, alpha=0.3)
     made.save(tmp_path / "p.json")
     back = Partition.load(tmp_path / "p.json")
     assert (back.kind, back.seed, back.settings) == ("dirichlet", 3, {"alpha": 0.3})
-    for one, other in zip(made.of(DIGITS), back.of(DIGITS), strict=True):
+    for one, other in zip(made.client_records(DIGITS), back.client_records(DIGITS), strict=True):
         assert np.array_equal(one.features, other.features)
     with pytest.raises(DataError, match="was made for other records"):
-        back.of(load("digits", split=1))
+        back.client_records(load_dataset("digits", split=1))
     with pytest.raises(DataError, match="was made for other records"):
-        back.of(with_units(DIGITS, 3))
+        back.client_records(with_units(DIGITS, 3))
     content = json.loads((tmp_path / "p.json").read_text())
     for wrong in (-1, 0.5, content["records"][0][0]):
         content["records"][1][0] = wrong
@@ -130,8 +132,8 @@ def test_saved_with_a_run_and_read_back(tmp_path):
 
 
 def test_the_picture_shows_every_client():
-    made = partition(DIGITS, "dirichlet", clients=12)
-    left, right, bar = figure(DIGITS, made).axes
+    made = partition_records(DIGITS, "dirichlet", clients=12)
+    left, right, bar = draw_partition(DIGITS, made).axes
     assert left.get_xlabel() == "class"
     assert right.get_xlabel() == "records in all"
     assert bar.get_title() == "records"

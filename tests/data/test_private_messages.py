@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from pacdp.cli import main
-from pacdp.data import Partition, formats, from_torch, load, read_folder, refuse_overlap
-from pacdp.data.storage import files_of
+from pacdp.data import Partition, formats, from_torch, load_dataset, read_folder, refuse_overlap
+from pacdp.data.storage import open_files
 from pacdp.errors import PacdpError
 
 SECRET = "Xanthippe"
@@ -190,7 +190,7 @@ def test_published_formats_read_from_a_wrong_file(tmp_path):
     path.write_bytes(f"c{SECRET}\n{SECRET}\n.".encode())
     refusal(formats.read_cifar_pickle, path, records=1, label_keys=["labels"])
     path.with_suffix(".zip").write_text(f"PK\x03\x04{SECRET}")
-    with pytest.raises(PacdpError) as refused, files_of(path.with_suffix(".zip"), [SECRET]):
+    with pytest.raises(PacdpError) as refused, open_files(path.with_suffix(".zip"), [SECRET]):
         pass
     assert SECRET not in str(refused.value)
 
@@ -225,5 +225,5 @@ def test_the_command_line_keeps_them_too(tmp_path, capsys, monkeypatch, option):
 
 
 def test_public_data_are_refused_in_the_same_words():
-    message = refusal(refuse_overlap, load("heart-full"), load("heart"))
+    message = refusal(refuse_overlap, load_dataset("heart-full"), load_dataset("heart"))
     assert message == "proxy heart-full: shares records with private data, must share none"

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from pacdp.data import Dataset, Provenance, Records, load
+from pacdp.data import Dataset, Provenance, Records, load_dataset
 from pacdp.data.heart import COLUMNS, TEST_SHARE
-from pacdp.data.records import digests, stratified
+from pacdp.data.records import digest_rows, draw_stratified
 from pacdp.errors import InputError
 from pacdp.tasks import Classification, Regression
 
@@ -13,7 +13,7 @@ NOWHERE = Provenance(source="a test", licence="none")
 
 
 def test_heart_is_flambys_reading():
-    data = load("heart")
+    data = load_dataset("heart")
     held = np.concatenate([data.train.clients, data.test.clients])
     assert np.bincount(held).tolist() == [303, 261, 46, 130]
     labels = np.concatenate([data.train.labels, data.test.labels])
@@ -25,7 +25,7 @@ def test_heart_is_flambys_reading():
 
 
 def test_heart_full_has_everyone():
-    data = load("heart-full")
+    data = load_dataset("heart-full")
     held = np.concatenate([data.train.clients, data.test.clients])
     assert np.bincount(held).tolist() == [303, 294, 123, 200]
     features = np.concatenate([data.train.features, data.test.features])
@@ -36,7 +36,7 @@ def test_heart_full_has_everyone():
 
 @pytest.mark.parametrize("name", ["heart", "heart-full"])
 def test_heart_is_bounded_by_published_ranges(name):
-    features = load(name).train.features
+    features = load_dataset(name).train.features
     assert features.min() >= -1
     assert features.max() <= 1
 
@@ -46,7 +46,7 @@ def test_first_patient_of_cleveland():
     age, pressure, cholesterol, rate = 22 / 22, 0.25, (233 - 220) / 60, (150 - 140) / 80
     expected = [(63 - 52) / 22, 1, 0, 0, 0, pressure, cholesterol, 1, 0, 1, rate, 0, 1]
     assert age == 1
-    data = load("heart")
+    data = load_dataset("heart")
     features = np.concatenate([data.train.features, data.test.features])
     assert np.isclose(features, expected, atol=1e-6).all(1).any()
 
@@ -61,7 +61,7 @@ def test_scaling_asks_no_other_record():
 
 @pytest.mark.parametrize("name", ["heart", "heart-full", "digits", "breast-cancer", "synthetic"])
 def test_splits_are_seeded_stratified_and_apart(name):
-    one, same, other = load(name), load(name), load(name, split=1)
+    one, same, other = load_dataset(name), load_dataset(name), load_dataset(name, split=1)
     assert np.array_equal(one.test.features, same.test.features)
     assert not np.array_equal(one.test.features, other.test.features)
     assert len(one.test) == len(other.test)
@@ -72,7 +72,7 @@ def test_splits_are_seeded_stratified_and_apart(name):
 
 
 def test_heart_is_split_within_each_hospital():
-    data = load("heart")
+    data = load_dataset("heart")
     for hospital in range(4):
         test = int((data.test.clients == hospital).sum())
         both = test + int((data.train.clients == hospital).sum())
@@ -80,12 +80,12 @@ def test_heart_is_split_within_each_hospital():
 
 
 def test_synthetic_is_what_was_asked_for():
-    data = load("synthetic", records=300, features=7, classes=3, clients=5, seed=4)
+    data = load_dataset("synthetic", records=300, features=7, classes=3, clients=5, seed=4)
     assert (len(data.train) + len(data.test), data.shape, len(data.clients)) == (300, (7,), 5)
-    again = load("synthetic", records=300, features=7, classes=3, clients=5, seed=4)
+    again = load_dataset("synthetic", records=300, features=7, classes=3, clients=5, seed=4)
     assert np.array_equal(data.train.features, again.train.features)
     with pytest.raises(InputError, match="records = 9: must be at least 5 for each"):
-        load("synthetic", records=9)
+        load_dataset("synthetic", records=9)
 
 
 def dataset(features, labels, task=Classification(2)):  # noqa: B008
@@ -122,7 +122,7 @@ def test_units_and_their_word_agree():
 
 
 def test_tensors_are_copies():
-    data = load("heart")
+    data = load_dataset("heart")
     inputs = data.train.inputs()
     before = data.train.features.copy()
     inputs.mul_(0)
@@ -135,7 +135,7 @@ def test_one_label_moves_nobody_of_another_group():
     groups = np.arange(400) % 4
     changed = groups.copy()
     changed[0] = 1
-    moved = stratified(groups, 0.2, 0) != stratified(changed, 0.2, 0)
+    moved = draw_stratified(groups, 0.2, 0) != draw_stratified(changed, 0.2, 0)
     assert not moved[groups > 1].any()
 
 
@@ -148,6 +148,6 @@ def test_no_records_and_lengths_that_disagree():
 
 def test_digests_tell_records_apart_and_nothing_else():
     rows = np.random.default_rng(0).normal(size=(50, 4))
-    assert len(np.unique(digests(rows).view("S16"))) == 50
-    assert np.array_equal(digests(rows), digests(rows.astype(np.float32)))
-    assert digests(np.array([[0.0]]))[0] == digests(np.array([[-0.0]]))[0]
+    assert len(np.unique(digest_rows(rows).view("S16"))) == 50
+    assert np.array_equal(digest_rows(rows), digest_rows(rows.astype(np.float32)))
+    assert digest_rows(np.array([[0.0]]))[0] == digest_rows(np.array([[-0.0]]))[0]

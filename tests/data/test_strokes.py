@@ -3,16 +3,15 @@
 import numpy as np
 import pytest
 
-from pacdp.data import load, refuse_overlap
+from pacdp.data import load_dataset, refuse_overlap
 from pacdp.data.proxy import digits_for_mnist
-from pacdp.data.strokes import POINTS, _template, scribbles
-from pacdp.data.strokes_templates import TEMPLATES
+from pacdp.data.strokes import POINTS, TEMPLATES, _parse_template, draw_scribbles
 from pacdp.errors import InputError
 
 
 @pytest.fixture(scope="module")
 def drawn():
-    return load("strokes", records=5000, seed=3)
+    return load_dataset("strokes", records=5000, seed=3)
 
 
 def masses(images):
@@ -41,7 +40,7 @@ def test_classes_are_balanced(drawn):
 
 @pytest.mark.parametrize("kind", ["strokes", "scribbles"])
 def test_images_are_centred_and_fill_the_box(drawn, kind):
-    images = drawn.train.features if kind == "strokes" else scribbles(500, seed=1)
+    images = drawn.train.features if kind == "strokes" else draw_scribbles(500, seed=1)
     for place in masses(images):
         assert np.abs(place - 14).max() < 0.5
     dark = images[:, 0] > 127
@@ -51,13 +50,13 @@ def test_images_are_centred_and_fill_the_box(drawn, kind):
 
 
 def test_a_seed_says_it_all(drawn):
-    again = load("strokes", records=5000, seed=3)
+    again = load_dataset("strokes", records=5000, seed=3)
     assert drawn.train.digest == again.train.digest
     assert drawn.test.digest == again.test.digest
-    other = load("strokes", records=5000, seed=4)
+    other = load_dataset("strokes", records=5000, seed=4)
     refuse_overlap(other, drawn)
-    assert np.array_equal(scribbles(20, seed=1), scribbles(20, seed=1))
-    assert not np.array_equal(scribbles(20, seed=1), scribbles(20, seed=2))
+    assert np.array_equal(draw_scribbles(20, seed=1), draw_scribbles(20, seed=1))
+    assert not np.array_equal(draw_scribbles(20, seed=1), draw_scribbles(20, seed=2))
 
 
 def test_no_two_images_are_alike(drawn):
@@ -69,17 +68,17 @@ def test_templates_can_be_read():
     for ways in TEMPLATES.values():
         for weight, way in ways:
             assert weight > 0
-            template = _template(way)
-            assert template.basis.shape == (POINTS, len(template.places))
+            template = _parse_template(way)
+            assert template.basis.shape == (POINTS, len(template.points))
             # A digit that is moved is the same digit.
             assert np.allclose(template.basis.sum(1), 1, atol=1e-5)
             assert (template.parts.sum(0) > 0).all()
 
 
 def test_scribbles_know_no_template(monkeypatch):
-    plain = scribbles(10, seed=0)
+    plain = draw_scribbles(10, seed=0)
     monkeypatch.setattr("pacdp.data.strokes.TEMPLATES", {})
-    assert np.array_equal(scribbles(10, seed=0), plain)
+    assert np.array_equal(draw_scribbles(10, seed=0), plain)
 
 
 def test_scribbles_are_no_strokes(drawn):
@@ -87,7 +86,7 @@ def test_scribbles_are_no_strokes(drawn):
     from sklearn.linear_model import LogisticRegression
 
     def mixed(digits, seed):
-        others = scribbles(len(digits), seed=seed)
+        others = draw_scribbles(len(digits), seed=seed)
         pixels = np.concatenate([digits, others]).reshape(2 * len(digits), -1) / 255
         return pixels, np.repeat([0, 1], len(digits))
 
@@ -118,10 +117,10 @@ def test_strokes_teach_to_read_handwriting(drawn):
 )
 def test_bad_input_is_refused(options, message):
     with pytest.raises(InputError, match=message):
-        load("strokes", **options)
+        load_dataset("strokes", **options)
 
 
 @pytest.mark.parametrize(("records", "seed"), [(0, 0), (-1, 0), (1.5, 0), (1, -1)])
 def test_bad_scribbles_are_refused(records, seed):
     with pytest.raises(InputError):
-        scribbles(records, seed)
+        draw_scribbles(records, seed)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from pacdp.data import from_torch, load, partition, read_folder, refuse_overlap
+from pacdp.data import from_torch, load_dataset, partition_records, read_folder, refuse_overlap
 from pacdp.errors import DataError, InputError
 from pacdp.tasks import Classification, Regression
 
@@ -25,7 +25,7 @@ GOOD = table([(n, 2 * n, n % 2) for n in range(20)])
 
 
 def test_a_folder_of_tables(tmp_path):
-    data = load(write(tmp_path / "mine", north=GOOD, south=GOOD))
+    data = load_dataset(write(tmp_path / "mine", north=GOOD, south=GOOD))
     assert (data.name, data.clients, data.shape) == ("mine", ("north", "south"), (2,))
     assert len(data.test) == 8  # a fifth of each class of each client
     assert data.unit == "record"
@@ -36,7 +36,7 @@ def test_files_of_arrays(tmp_path):
     images = np.zeros((10, 3, 4, 4), np.uint8)
     np.savez(tmp_path / "a.npz", features=images, labels=np.arange(10) % 2)
     np.savez(tmp_path / "b.npz", features=images, labels=np.arange(10) % 2)
-    assert load(tmp_path).shape == (3, 4, 4)
+    assert load_dataset(tmp_path).shape == (3, 4, 4)
 
 
 def test_a_person_is_never_torn_apart(tmp_path):
@@ -229,7 +229,7 @@ def test_torch_data_sets_whose_parts_disagree():
         from_torch(pairs, pairs, holders=[0, 1, 0, 1], **people, **settings)
     with pytest.raises(InputError, match="must be from 0 to 1"):
         from_torch(pairs, pairs, holders=[0, 1, 7, 1], clients=["a", "b"], **settings)
-    with pytest.raises(InputError, match="two clients have one name"):
+    with pytest.raises(InputError, match="two clients have the same name"):
         from_torch(pairs, pairs, holders=[0, 1, 0, 1], clients=["a", "a"], **settings)
     with pytest.raises(InputError, match="units: are float64"):
         from_torch(pairs, pairs, units=[0.1, 0.9, 1.2, 1.7], unit="patient", **settings)
@@ -248,4 +248,4 @@ def test_regression_fits_the_models_answers(tmp_path):
     data = read_folder(write(tmp_path, a=table([(n, n, n / 7) for n in range(20)])))
     assert data.train.tensors(data.task)[1].shape == (16, 1)
     with pytest.raises(InputError, match="splits by class"):
-        partition(data, "dirichlet", clients=2)
+        partition_records(data, "dirichlet", clients=2)

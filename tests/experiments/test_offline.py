@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pacdp.data import read_folder
-from pacdp.data.proxy import PAIRS, Proxy
+from pacdp.data.proxy import PROXIES, Proxy
 from pacdp.errors import DataError
 from pacdp.experiments import read_experiment
 from pacdp.experiments.offline import setting_for
@@ -63,7 +63,7 @@ def test_a_proxy_with_a_clients_record_is_refused_before_anything_is_trained(tmp
 def test_a_hot_start_on_a_clients_record_is_refused(monkeypatch, tmp_path):
     hospital(tmp_path / "a.csv", first=0)
     mine = Proxy(data=read_folder(tmp_path, classes=2), stands_for="mine", made_by="as it is")
-    monkeypatch.setitem(PAIRS, str(tmp_path), {"mine": lambda: mine})
+    monkeypatch.setitem(PROXIES, str(tmp_path), {"mine": lambda: mine})
     changes = [f"data.name={tmp_path}", "data.options.classes=2", "hot_start.epochs=1"]
     with pytest.raises(DataError, match="shares records with private data"):
         prepare(read_experiment("heart", changes=changes))

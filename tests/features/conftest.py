@@ -1,4 +1,4 @@
-"""A cache of its own for every test, small references, and public pools of our own."""
+"""A separate cache for every test, few reference images, and small public data."""
 
 from dataclasses import replace
 from importlib import import_module
@@ -6,18 +6,18 @@ from importlib import import_module
 import numpy as np
 import pytest
 
-from pacdp.data import load
+from pacdp.data import load_dataset
 from pacdp.data.proxy import Proxy
-from pacdp.features import pool
-from pacdp.features.public_data import POOLS, Pool
+from pacdp.features import load_public_data
+from pacdp.features.public_data import PUBLIC_DATA, PublicData
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
-    """Where maps are kept: never in the user's own folder."""
+    """The cache folder, never that of the user."""
     folder = tmp_path / "cache"
     monkeypatch.setenv("PACDP_CACHE_DIR", str(folder))
-    # Fewer images than in earnest: a test asks what is done, and not how well.
+    # Few images are enough, because the tests do not measure accuracy.
     module = import_module("pacdp.features.pipeline")
     monkeypatch.setattr(module, "_REFERENCE", 150)
     return folder / "representations"
@@ -25,29 +25,29 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="session")
 def drawn():
-    return load("strokes", records=1000, seed=5)
+    return load_dataset("strokes", records=1000, seed=5)
 
 
-def made_pool(training, judge):
-    """A pool in which the network of a rehearsal does not see the second half."""
+def make_public_data(training, proxy):
+    """Public data of which the second half is not used in training for selection."""
     half = np.arange(len(training.train)) < len(training.train) // 2
-    return Pool(
+    return PublicData(
         name="ours",
         training=training,
-        rehearsal=replace(training, name="one half", train=training.train.take(half)),
-        judge=Proxy(data=judge, stands_for="private", made_by="a test"),
+        selection_training=replace(training, name="one half", train=training.train.take(half)),
+        selection_proxy=Proxy(data=proxy, stands_for="private", made_by="a test"),
     )
 
 
 @pytest.fixture
 def public(monkeypatch, drawn):
-    """Put a pool of the name ``ours`` beside the ready ones."""
+    """Register public data of the name ``ours``."""
 
     def put(training=drawn, judge=None):
-        judge = load("strokes", records=100, seed=6) if judge is None else judge
-        monkeypatch.setitem(POOLS, "ours", lambda: made_pool(training, judge))
-        pool.cache_clear()
-        return pool("ours")
+        judge = load_dataset("strokes", records=100, seed=6) if judge is None else judge
+        monkeypatch.setitem(PUBLIC_DATA, "ours", lambda: make_public_data(training, judge))
+        load_public_data.cache_clear()
+        return load_public_data("ours")
 
     yield put
-    pool.cache_clear()
+    load_public_data.cache_clear()

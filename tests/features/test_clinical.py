@@ -3,19 +3,19 @@
 import numpy as np
 import pytest
 
-from pacdp.data import load, refuse_overlap
-from pacdp.data.heart import _clinical
+from pacdp.data import load_dataset, refuse_overlap
+from pacdp.data.heart import encode_clinical
 from pacdp.errors import DataError, InputError
 
 
 def encoded(**values):
     patient = {"age": 52, "sex": 0, "cp": 4, "thalach": 150, "exang": 0, "oldpeak": 0} | values
     table = {name: np.array([float(value)]) for name, value in patient.items()}
-    return [float(column[0, 0]) for column in _clinical(table)]
+    return [float(column[0, 0]) for column in encode_clinical(table)]
 
 
 def test_six_columns_within_bounds():
-    data = load("heart", features="clinical")
+    data = load_dataset("heart", features="clinical")
     values = np.concatenate([data.train.features, data.test.features])
     assert values.shape == (740, 6)
     assert np.abs(values).max() == 1
@@ -41,7 +41,7 @@ def test_typical_angina_has_three_marks():
 
 
 def test_both_readings_are_of_the_same_patients():
-    plain, clinical = load("heart"), load("heart", features="clinical")
+    plain, clinical = load_dataset("heart"), load_dataset("heart", features="clinical")
     assert plain.train.digest == clinical.train.digest
     assert np.array_equal(plain.train.clients, clinical.train.clients)
     with pytest.raises(DataError, match="shares records with private data"):
@@ -50,4 +50,4 @@ def test_both_readings_are_of_the_same_patients():
 
 def test_there_are_two_readings():
     with pytest.raises(InputError, match="features = 'few': must be one of all, clinical"):
-        load("heart", features="few")
+        load_dataset("heart", features="few")

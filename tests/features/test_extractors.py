@@ -9,14 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
+from pacdp.data import Records
 from pacdp.errors import InputError
-from pacdp.features import Representation, fitted
-from pacdp.features.deskew import upright
-from pacdp.features.extractors import SETTINGS, all_settings
-from pacdp.features.hog import oriented_gradients
-from pacdp.features.patches import _THRESHOLD, Patches, _normalised, learned_patches
-from pacdp.features.scattering import _filters, _paths, scattering
-from pacdp.features.synthetic import dead_leaves, generated
+from pacdp.features import Features, fit_features
+from pacdp.features.deskew import deskew
+from pacdp.features.extractors import EXTRACTORS, make_extractor
+from pacdp.features.hog import OrientedGradients
+from pacdp.features.patches import _THRESHOLD, Patches, normalise_patches
+from pacdp.features.pipeline import quiet
+from pacdp.features.scattering import Scattering, _make_filters, _paths
+from pacdp.features.synthetic import draw_dead_leaves, generate_images
 
 seeds = st.integers(0, 2**31)
 
@@ -26,7 +28,22 @@ def random_images(seed, *shape):
 
 
 def scribbled(records, seed=0):
-    return torch.from_numpy(generated((1, 28, 28), records=records, seed=seed)).float() / 255
+    return torch.from_numpy(generate_images((1, 28, 28), records=records, seed=seed)).float() / 255
+
+
+def oriented_gradients(images, **settings):
+    return OrientedGradients(tuple(images.shape[1:]), **settings).transform(images)
+
+
+def scattering(images, **settings):
+    return Scattering(tuple(images.shape[1:]), **settings).transform(images)
+
+
+def fit_patches(images, *, seed=0, **settings):
+    patches = Patches(tuple(images.shape[1:]), **settings)
+    records = Records(features=images.numpy(), labels=np.zeros(len(images), np.int64))
+    patches.fit(records, classes=0, seed=seed, observe=quiet)
+    return patches
 
 
 class TestGradients:
@@ -78,13 +95,13 @@ class TestGradients:
 class TestScattering:
     @pytest.mark.parametrize(("scales", "directions"), [(2, 8), (2, 6), (3, 4)])
     def test_wavelets_have_no_mean_and_the_average_keeps_it(self, scales, directions):
-        wavelets, average = _filters(32, scales, directions)
+        wavelets, average = _make_filters(32, scales, directions)
         assert max(abs(complex(wave[0, 0])) for _, wave in wavelets) < 1e-7
         assert complex(average[0, 0]) == pytest.approx(1, abs=1e-6)
         assert len(wavelets) == scales * directions
 
     def test_wavelets_halve_their_frequency_from_scale_to_scale(self):
-        wavelets, _ = _filters(64, 2, 8)
+        wavelets, _ = _make_filters(64, 2, 8)
         peaks = []
         for scale, wave in wavelets:
             place = int(wave.abs().argmax())
@@ -141,41 +158,41 @@ class TestPatches:
     @settings(max_examples=15)
     def test_the_convolution_is_the_normalised_patch(self, seed, channels, size):
         images = random_images(seed, 2, channels, 12, 12)
-        module = Patches(channels, 7, size)
+        module = Patches((channels, 12, 12), filters=7, size=size)
         module.weight.copy_(random_images(seed + 1, *module.weight.shape) - 0.5)
         module.shift.copy_(random_images(seed + 2, 7) - 0.5)
         pieces = functional.unfold(images, size).transpose(1, 2)
-        answers = _normalised(pieces) @ module.weight.T - module.shift
+        answers = normalise_patches(pieces) @ module.weight.T - module.shift
         side = 13 - size
         answers = answers.transpose(1, 2).unflatten(2, (side, side))
         both = torch.cat([answers - _THRESHOLD, -answers - _THRESHOLD], 1).relu()
         explicit = functional.adaptive_avg_pool2d(both, 2).flatten(1)
-        assert torch.allclose(module(images), explicit, atol=2e-4)
+        assert torch.allclose(module.transform(images), explicit, atol=2e-4)
 
     def test_learned_filters_know_brightness_and_contrast_no_more(self):
         images = scribbled(60)
-        found = learned_patches(images, filters=8)
-        bright = found(0.5 * images + 0.3)
-        assert torch.allclose(found(0.5 * images), bright, atol=1e-3)
-        assert found(images).shape == (60, 64)
+        found = fit_patches(images, filters=8)
+        bright = found.transform(0.5 * images + 0.3)
+        assert torch.allclose(found.transform(0.5 * images), bright, atol=1e-3)
+        assert found.transform(images).shape == (60, 64)
         # Their shift is the answer to the middle of all patches, so it is small beside them.
         assert torch.isfinite(found.weight).all()
 
     def test_a_seed_says_it_all(self):
         images = scribbled(60)
         torch.manual_seed(1)
-        one = learned_patches(images, filters=8, seed=2**40)
+        one = fit_patches(images, filters=8, seed=2**40)
         torch.manual_seed(2)
-        same, other = (learned_patches(images, filters=8, seed=n) for n in (2**40, 3))
+        same, other = (fit_patches(images, filters=8, seed=n) for n in (2**40, 3))
         assert torch.equal(one.weight, same.weight)
         assert not torch.equal(one.weight, other.weight)
 
     def test_what_does_not_fit_is_refused(self):
         images = torch.zeros(2, 1, 8, 8)
         with pytest.raises(InputError, match=r"settings.size = 9: must be at most 8"):
-            learned_patches(images, size=9)
+            fit_patches(images, size=9)
         with pytest.raises(InputError, match=r"settings.filters = 60000: must be at most 50000"):
-            learned_patches(images, filters=60_000)
+            fit_patches(images, filters=60_000)
 
 
 def leaning(images, slant):
@@ -190,13 +207,13 @@ class TestUpright:
         line = torch.arange(29) - 14.0
         bar = torch.exp(-((line / 2.5) ** 2) - (line[:, None] / 6) ** 4)[None, None]
         for slant in (-0.5, -0.2, 0.2, 0.5):
-            before, after = leaning(bar, slant), upright(leaning(bar, slant))
+            before, after = leaning(bar, slant), deskew(leaning(bar, slant))
             left = float((after - bar).abs().mean() / (before - bar).abs().mean())
             # What is left is what two interpolations blur.
             assert left < 0.25
 
     def test_ink_leans_neither_way_and_lies_in_the_middle(self):
-        images = upright(scribbled(30))
+        images = deskew(scribbled(30))
         line = torch.linspace(-1, 1, 28)
         ink = images[:, 0] / images.sum((1, 2, 3))[:, None, None]
         down, across = (ink.sum(2) @ line), (ink.sum(1) @ line)
@@ -206,23 +223,25 @@ class TestUpright:
         assert float(lean.abs().mean()) < 0.01
 
     def test_a_blank_image_stays_blank(self):
-        assert torch.equal(upright(torch.zeros(1, 1, 28, 28)), torch.zeros(1, 1, 28, 28))
+        assert torch.equal(deskew(torch.zeros(1, 1, 28, 28)), torch.zeros(1, 1, 28, 28))
 
     def test_a_record_is_seen_by_itself(self):
         images = scribbled(5)
-        alone = torch.cat([upright(image[None]) for image in images])
-        assert torch.allclose(upright(images), alone, atol=1e-6)
+        alone = torch.cat([deskew(image[None]) for image in images])
+        assert torch.allclose(deskew(images), alone, atol=1e-6)
 
 
 class TestGenerated:
     def test_a_seed_says_it_all(self):
-        assert np.array_equal(dead_leaves(3, (16, 16), seed=1), dead_leaves(3, (16, 16), seed=1))
+        assert np.array_equal(
+            draw_dead_leaves(3, (16, 16), seed=1), draw_dead_leaves(3, (16, 16), seed=1)
+        )
         assert not np.array_equal(
-            dead_leaves(3, (16, 16), seed=1), dead_leaves(3, (16, 16), seed=2)
+            draw_dead_leaves(3, (16, 16), seed=1), draw_dead_leaves(3, (16, 16), seed=2)
         )
 
     def test_dead_leaves_have_edges_light_and_dark(self):
-        images = dead_leaves(40, (32, 32), seed=0) / 255
+        images = draw_dead_leaves(40, (32, 32), seed=0) / 255
         assert images.shape == (40, 3, 32, 32)
         assert images.std() > 0.15
         grey = images.mean(1)
@@ -232,21 +251,21 @@ class TestGenerated:
     @pytest.mark.parametrize("shape", [(1, 8, 8), (2, 28, 28), (5,)])
     def test_there_are_none_of_other_shapes(self, shape):
         with pytest.raises(InputError, match=r"generated images: there are none of shape \("):
-            generated(shape, records=1, seed=0)
+            generate_images(shape, records=1, seed=0)
 
 
-@pytest.mark.parametrize("name", [name for name in SETTINGS if name != "network"])
+@pytest.mark.parametrize("name", [name for name in EXTRACTORS if name != "network"])
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 16, 16)])
 def test_a_map_is_the_same_whatever_torchs_own_seed(name, shape, tmp_path, monkeypatch):
-    few = {"filters": 8} if "filters" in SETTINGS[name] else {}
-    wanted = Representation(name=name, settings=few | ({"upright": 1} if few else {}))
-    images = torch.from_numpy(generated(shape, records=5, seed=9)).float() / 255
+    few = {"filters": 8} if "filters" in EXTRACTORS[name].defaults else {}
+    wanted = Features(name=name, settings=few | ({"upright": 1} if few else {}))
+    images = torch.from_numpy(generate_images(shape, records=5, seed=9)).float() / 255
     found = []
     for number in (1, 2):
         monkeypatch.setenv("PACDP_CACHE_DIR", str(tmp_path / str(number)))
         torch.manual_seed(number)
-        ready = fitted(wanted, shape)
-        found.append(ready.projection(ready.features(images)))
+        ready = fit_features(wanted, shape)
+        found.append(ready.projection.transform(ready.extractor.transform(images)))
         # And torch's own randomness goes on as if nothing had been.
         after = torch.rand(1)
         torch.manual_seed(number)
@@ -269,4 +288,4 @@ def test_a_map_is_the_same_whatever_torchs_own_seed(name, shape, tmp_path, monke
 )
 def test_bad_settings_are_refused(name, given, message):
     with pytest.raises(InputError, match=message):
-        all_settings(name, given)
+        make_extractor(name, (1, 28, 28), given)

@@ -4,19 +4,16 @@ import numpy as np
 import pytest
 import torch
 
-from pacdp.data import load
+from pacdp.data import load_dataset
 from pacdp.errors import InputError
-from pacdp.features.network import Network, trained_network
-from pacdp.tasks import Classification
-
-
-def nothing(words, done, total):
-    pass
+from pacdp.features.network import Network
+from pacdp.features.pipeline import quiet
 
 
 def trained(records, seed=0, epochs=1):
-    images, labels = records.tensors(Classification(10))
-    return trained_network(images, labels, 10, width=4, epochs=epochs, seed=seed, observe=nothing)
+    network = Network(records.features.shape[1:], width=4, epochs=epochs)
+    network.fit(records, classes=10, seed=seed, observe=quiet)
+    return network
 
 
 def test_a_seed_says_it_all(drawn):
@@ -34,7 +31,7 @@ def test_a_seed_says_it_all(drawn):
 
 
 def test_one_epoch_is_better_than_chance():
-    data = load("strokes", records=3000, seed=5)
+    data = load_dataset("strokes", records=3000, seed=5)
     network = trained(data.train)
     images, labels = data.test.tensors(data.task)
     with torch.no_grad():
@@ -46,29 +43,29 @@ def test_a_frozen_network_sees_each_record_by_itself(drawn):
     images = drawn.test.inputs()[:6]
     network = trained(drawn.train.take(np.arange(256)))
     with torch.no_grad():
-        alone = torch.cat([network.features(image[None]) for image in images])
-        assert torch.allclose(network.features(images), alone, atol=1e-5)
+        alone = torch.cat([network.transform(image[None]) for image in images])
+        assert torch.allclose(network.transform(images), alone, atol=1e-5)
 
 
 def test_photographs_mean_the_same_in_a_mirror_and_letters_do_not():
     for channels, mirrored in ((3, True), (1, False)):
         torch.manual_seed(0)
-        network = Network(channels, 10, width=4).eval()
         images = torch.rand(2, channels, 32, 32)
-        for early in (False, True):
-            with torch.no_grad():
-                one, other = (network.features(x, early=early) for x in (images, images.flip(3)))
+        for early in (0, 1):
+            network = Network((channels, 32, 32), width=4, early=early).build(10).eval()
+            one, other = (network.transform(x) for x in (images, images.flip(3)))
             assert torch.allclose(one, other, atol=1e-5) == mirrored
 
 
 def test_early_features_do_not_know_the_last_layer():
-    network = Network(3, 10, width=4).eval()
+    networks = [Network((3, 32, 32), width=4, early=early).build(10).eval() for early in (0, 1)]
     images = torch.rand(2, 3, 32, 32)
+    before = [network.transform(images) for network in networks]
     with torch.no_grad():
-        before = [network.features(images, early=early) for early in (False, True)]
-        for value in network.blocks[-1].parameters():
-            value.add_(0.5)
-        late, early = (network.features(images, early=early) for early in (False, True))
+        for network in networks:
+            for value in network.blocks[-1].parameters():
+                value.add_(0.5)
+    late, early = (network.transform(images) for network in networks)
     assert torch.equal(early, before[1])
     assert not torch.equal(late, before[0])
     # Eight parts of the first block's 8 maps, two of the middle one's 16.

@@ -13,16 +13,16 @@ import torch
 from pydantic import ValidationError
 from safetensors.torch import load_file
 
-from pacdp.data import Dataset, Provenance, Records, load, partition
+from pacdp.data import Dataset, Provenance, Records, load_dataset, partition_records
 from pacdp.errors import DataError, InputError
 from pacdp.experiments import read_experiment
 from pacdp.experiments.offline import rehearsal
-from pacdp.features import Representation, fitted, represent
-from pacdp.features.synthetic import generated
+from pacdp.features import Features, extract_features, fit_features
+from pacdp.features.synthetic import generate_images
 from pacdp.tasks import Classification
 
 SHAPE = (1, 28, 28)
-NETWORK = Representation(name="network", public="ours", settings={"width": 4, "epochs": 1})
+NETWORK = Features(name="network", public="ours", settings={"width": 4, "epochs": 1})
 
 
 class Watched:
@@ -38,7 +38,7 @@ class Watched:
 
 def private(records=60, **more):
     """Images of nobody else: scribbles of another seed."""
-    images = generated(SHAPE, records=records, seed=77)
+    images = generate_images(SHAPE, records=records, seed=77)
     labels = np.arange(records) % 2
     made = Records(features=images, labels=labels, **more)
     half = np.arange(records) % 3 == 0
@@ -56,7 +56,7 @@ def private(records=60, **more):
 def test_all_but_the_features_stays():
     people = np.arange(60) // 4
     data = private(clients=people % 2, units=people)
-    seen = represent(data, Representation(name="gradients", dimension=7, whitening=0.5))
+    seen = extract_features(data, Features(name="gradients", dimension=7, whitening=0.5))
     for before, after in ((data.train, seen.train), (data.test, seen.test)):
         assert after.features.shape == (len(before), 7)
         assert after.features.dtype == np.float32
@@ -69,15 +69,15 @@ def test_all_but_the_features_stays():
         *("ours", data.task, "person"),
         data.clients,
     )
-    sizes = [partition(each, "natural").sizes.tolist() for each in (data, seen)]
+    sizes = [partition_records(each, "natural").sizes.tolist() for each in (data, seen)]
     assert sizes[0] == sizes[1]
 
 
 def test_nothing_of_the_other_records_is_in_a_record():
     """The same record is seen the same, whoever else is in the data set."""
-    data, wanted = private(), Representation(name="gradients", dimension=9, whitening=1.0)
+    data, wanted = private(), Features(name="gradients", dimension=9, whitening=1.0)
     alone = replace(data, train=data.train.take(np.array([4])))
-    together, single = represent(data, wanted), represent(alone, wanted)
+    together, single = extract_features(data, wanted), extract_features(alone, wanted)
     assert np.allclose(together.train.features[4], single.train.features[0], atol=1e-6)
 
 
@@ -85,7 +85,7 @@ def test_a_map_is_the_same_whatever_the_private_records_are(tmp_path, monkeypatc
     maps = []
     for number, data in enumerate((private(), private(30))):
         monkeypatch.setenv("PACDP_CACHE_DIR", str(tmp_path / str(number)))
-        represent(data, Representation(name="gradients"))
+        extract_features(data, Features(name="gradients"))
         (path,) = (tmp_path / str(number) / "representations").glob("*.safetensors")
         maps.append((path.name, load_file(path)))
     (name, one), (same, other) = maps
@@ -95,19 +95,19 @@ def test_a_map_is_the_same_whatever_the_private_records_are(tmp_path, monkeypatc
 
 
 def test_rows_of_numbers_are_only_scaled(cache):
-    data = load("heart", features="clinical")
-    seen = represent(data, Representation())
+    data = load_dataset("heart", features="clinical")
+    seen = extract_features(data, Features())
     length = np.linalg.norm(data.train.features, axis=1, keepdims=True)
     assert np.allclose(seen.train.features, data.train.features / length, atol=1e-6)
     assert not cache.exists()
-    for wrong in (Representation(name="gradients"), Representation(dimension=3)):
+    for wrong in (Features(name="gradients"), Features(dimension=3)):
         with pytest.raises(InputError, match=r"takes images, these records are \(6,\)"):
-            represent(data, wrong)
+            extract_features(data, wrong)
 
 
 def test_where_a_map_came_from(public):
     pool = public()
-    made = fitted(NETWORK, SHAPE)
+    made = fit_features(NETWORK, SHAPE)
     assert made.settings.track == "public"
     assert made.provenance == {
         "records": "strokes",
@@ -117,24 +117,24 @@ def test_where_a_map_came_from(public):
         "made by": "seed 0",
         "shape": "(1, 28, 28)",
     }
-    formula = Representation(name="gradients", public="ours")
+    formula = Features(name="gradients", public="ours")
     assert formula.track == "public"
-    assert fitted(formula, SHAPE).provenance["records"] == "strokes"
-    assert Representation(name="gradients").track == "private-only"
+    assert fit_features(formula, SHAPE).provenance["records"] == "strokes"
+    assert Features(name="gradients").track == "private-only"
 
 
 def test_a_network_is_trained_once(public, cache):
     public()
     data, watched = private(), Watched()
-    first = represent(data, NETWORK, observe=watched)
+    first = extract_features(data, NETWORK, observe=watched)
     assert watched.words.count("training the public network") == 1
     assert watched.words.count("network of ours") == 2
     again = Watched()
-    second = represent(data, NETWORK, observe=again)
+    second = extract_features(data, NETWORK, observe=again)
     assert again.words == []
     assert np.array_equal(first.train.features, second.train.features)
     # Another dimension is another view of the same map.
-    fewer = represent(data, NETWORK.model_copy(update={"dimension": 3}), observe=again)
+    fewer = extract_features(data, NETWORK.model_copy(update={"dimension": 3}), observe=again)
     assert again.words == []
     assert fewer.shape == (3,)
     assert oct(cache.stat().st_mode)[-2:] == "00"  # what private records look like is in it
@@ -143,17 +143,17 @@ def test_a_network_is_trained_once(public, cache):
 
 def test_a_rehearsal_learns_from_its_own_records(public):
     pool, watched = public(), Watched()
-    final = fitted(NETWORK, SHAPE, observe=watched)
-    tried = fitted(NETWORK, SHAPE, rehearsal=True, observe=watched)
+    final = fit_features(NETWORK, SHAPE, observe=watched)
+    tried = fit_features(NETWORK, SHAPE, for_selection=True, observe=watched)
     assert watched.words.count("training the public network") == 2
     assert final.key != tried.key
-    assert tried.provenance["sha256"] == pool.rehearsal.train.digest
+    assert tried.provenance["sha256"] == pool.selection_training.train.digest
 
 
 def test_other_settings_have_other_keys(public):
     public()
     keys = {
-        fitted(Representation(**settings), shape).key
+        fit_features(Features(**settings), shape).key
         for settings, shape in (
             ({"name": "gradients"}, SHAPE),
             ({"name": "gradients", "seed": 1}, SHAPE),
@@ -165,35 +165,35 @@ def test_other_settings_have_other_keys(public):
     }
     assert len(keys) == 6
     # A default that is spelt out is the same.
-    same = (Representation(name="gradients", settings=given) for given in ({}, {"cell": 4}))
-    assert len({fitted(one, SHAPE).key for one in same} & keys) == 1
+    same = (Features(name="gradients", settings=given) for given in ({}, {"cell": 4}))
+    assert len({fit_features(one, SHAPE).key for one in same} & keys) == 1
 
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "other"])
 @pytest.mark.parametrize("ending", ["safetensors", "npy"])
 def test_a_damaged_file_is_made_again(cache, damage, ending):
-    data, wanted = private(), Representation(name="gradients", dimension=5)
-    before = represent(data, wanted)
+    data, wanted = private(), Features(name="gradients", dimension=5)
+    before = extract_features(data, wanted)
     for path in cache.glob(f"*.{ending}"):
         content = path.read_bytes()
         broken = {"empty": b"", "cut": content[: len(content) // 2], "other": b"x" * 500}
         path.write_bytes(broken[damage])
-    again = represent(data, wanted)
+    again = extract_features(data, wanted)
     assert np.array_equal(before.train.features, again.train.features)
 
 
 def test_a_file_that_does_not_fit_is_made_again(cache):
     """As another version of the package may have left it."""
-    wanted, other = Representation(name="gradients"), Representation(name="plain")
-    before = fitted(wanted, SHAPE)
-    wrong = cache / f"{fitted(other, SHAPE).key}.safetensors"
+    wanted, other = Features(name="gradients"), Features(name="plain")
+    before = fit_features(wanted, SHAPE)
+    wrong = cache / f"{fit_features(other, SHAPE).key}.safetensors"
     wrong.replace(cache / f"{before.key}.safetensors")
-    assert torch.equal(fitted(wanted, SHAPE).projection.middle, before.projection.middle)
+    assert torch.equal(fit_features(wanted, SHAPE).projection.middle, before.projection.middle)
     data = private()
-    represent(data, wanted)
+    extract_features(data, wanted)
     for path in cache.glob("*.npy"):
         np.save(path, np.zeros((2, 2), np.float32))
-    assert represent(data, wanted).train.features.any()
+    assert extract_features(data, wanted).train.features.any()
 
 
 def test_a_cache_that_cannot_be_written_says_so_in_one_line(tmp_path, monkeypatch):
@@ -201,21 +201,21 @@ def test_a_cache_that_cannot_be_written_says_so_in_one_line(tmp_path, monkeypatc
     path.write_text("")
     monkeypatch.setenv("PACDP_CACHE_DIR", str(path / "inside"))
     with pytest.raises(DataError, match="PACDP_CACHE_DIR must name a folder that can") as caught:
-        fitted(Representation(name="gradients"), SHAPE)
+        fit_features(Features(name="gradients"), SHAPE)
     assert "\n" not in str(caught.value)
 
 
 def test_what_is_there_is_read_where_nothing_may_be_written(cache, monkeypatch):
-    data, wanted = private(), Representation(name="gradients")
-    before = represent(data, wanted)
+    data, wanted = private(), Features(name="gradients")
+    before = extract_features(data, wanted)
 
     def refused(path):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("pacdp.features.cache.only_one", refused)
-    assert np.array_equal(represent(data, wanted).train.features, before.train.features)
+    monkeypatch.setattr("pacdp.features.cache.exclusive_lock", refused)
+    assert np.array_equal(extract_features(data, wanted).train.features, before.train.features)
     with pytest.raises(DataError, match=r"cannot be read or written \(Permission denied\)"):
-        represent(data, Representation(name="plain"))
+        extract_features(data, Features(name="plain"))
 
 
 def _killed(folder, told):
@@ -229,7 +229,7 @@ def _killed(folder, told):
         told.put(words)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    represent(private(), Representation(name="plain"), observe=observe)
+    extract_features(private(), Features(name="plain"), observe=observe)
 
 
 def test_a_killed_process_does_no_harm(tmp_path, monkeypatch):
@@ -241,7 +241,7 @@ def test_a_killed_process_does_no_harm(tmp_path, monkeypatch):
     # It holds the lock while it works; we wait for it, and begin where it ended.
     assert told.get() == "plain of ours"
     watched = Watched()
-    seen = represent(private(), Representation(name="plain"), observe=watched)
+    seen = extract_features(private(), Features(name="plain"), observe=watched)
     other.join()
     assert other.exitcode == -signal.SIGKILL
     assert watched.words == ["plain of ours"] * 2
@@ -253,7 +253,7 @@ def test_of_two_at_once_one_works():
     data, watched = private(), Watched()
     with ThreadPoolExecutor(2) as both:
         asked = [
-            both.submit(represent, data, Representation(name="gradients"), observe=watched)
+            both.submit(extract_features, data, Features(name="gradients"), observe=watched)
             for _ in range(2)
         ]
     one, other = (each.result().train.features for each in asked)
@@ -283,11 +283,11 @@ class TestPrivateRecordsArePrivate:
         public(**{where: self.mixed(drawn, getattr(data, split))})
         for held in (data, self.rescaled(data)):
             with pytest.raises(DataError, match="shares records with private data"):
-                represent(held, NETWORK)
+                extract_features(held, NETWORK)
         # Seen through another map, records are still known by what they were made from.
-        shown = represent(data, Representation(name="gradients"))
+        shown = extract_features(data, Features(name="gradients"))
         with pytest.raises(DataError, match="shares records with private data"):
-            represent(shown, Representation(public="ours"))
+            extract_features(shown, Features(public="ours"))
         # The map of gradients is all that was ever made.
         assert len(list(cache.glob("*.safetensors"))) == 1
 
@@ -316,16 +316,16 @@ class TestPrivateRecordsArePrivate:
 )
 def test_settings_that_contradict_themselves_are_refused(settings, message):
     with pytest.raises(ValidationError, match=message):
-        Representation(**settings)
+        Features(**settings)
 
 
 def test_what_does_not_fit_the_records_is_refused(public):
     public()
     with pytest.raises(InputError, match=r"public = ours: has records \(1, 28, 28\), must have"):
-        fitted(NETWORK, (3, 32, 32))
+        fit_features(NETWORK, (3, 32, 32))
     with pytest.raises(InputError, match=r"representation.dimension = 400: must be at most 150"):
-        fitted(Representation(name="gradients", dimension=400), SHAPE)
+        fit_features(Features(name="gradients", dimension=400), SHAPE)
     with pytest.raises(InputError, match=r"representation.public = 'mnist': must be one of"):
-        represent(private(), Representation(public="mnist"))
+        extract_features(private(), Features(public="mnist"))
     with pytest.raises(InputError, match="there are none of shape"):
-        fitted(Representation(name="gradients"), (1, 8, 8))
+        fit_features(Features(name="gradients"), (1, 8, 8))

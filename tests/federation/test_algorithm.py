@@ -8,7 +8,7 @@ import torch
 
 from pacdp.clipping import SimulatedNoise
 from pacdp.clipping.numerics import shrink_bound
-from pacdp.data import load, partition
+from pacdp.data import load_dataset, partition_records
 from pacdp.federation import (
     Aggregation,
     Levels,
@@ -88,8 +88,8 @@ def algorithm_1(records, epsilons, noise_multipliers, sensitivity, weight, bias,
 
 @pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
 def test_algorithm_1_to_a_few_grid_steps(adjacency):
-    data = load("heart")
-    hospitals = partition(data, "natural")
+    data = load_dataset("heart")
+    hospitals = partition_records(data, "natural")
     plan = plan_of(
         sizes=hospitals.named_sizes,
         shape=data.shape,
@@ -112,7 +112,7 @@ def test_algorithm_1_to_a_few_grid_steps(adjacency):
     )
     first = Workbench(plan).state()
     weight, bias = (first[name].numpy().astype(np.float64) for name in ("1.weight", "1.bias"))
-    records = [(r.features.astype(np.float64), r.labels) for r in hospitals.of(data)]
+    records = [(r.features.astype(np.float64), r.labels) for r in hospitals.client_records(data)]
     asked = [plan.participants(t) for t in range(ROUNDS)]
     multipliers = [task.noise_multiplier for task in plan.clients]
     epsilons = [task.epsilon for task in plan.clients]
@@ -133,8 +133,8 @@ def test_algorithm_1_to_a_few_grid_steps(adjacency):
 
 
 def test_the_same_seed_gives_the_same_model_and_another_another():
-    data = load("digits")
-    split = partition(data, "dirichlet", clients=5)
+    data = load_dataset("digits")
+    split = partition_records(data, "dirichlet", clients=5)
 
     def train(seed):
         plan = plan_of(

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from pacdp.data import load, partition
+from pacdp.data import load_dataset, partition_records
 from pacdp.errors import BudgetExceededError, InputError
 from pacdp.federation import (
     Aggregation,
@@ -27,9 +27,9 @@ from pacdp.privacy import Adjacency, Guarantee, SQLiteLedger, mu_for
 from pacdp.tasks import Classification
 from tests.plans import plan_of
 
-DATA = load("heart")
-HOSPITALS = partition(DATA, "natural")
-RECORDS = HOSPITALS.of(DATA)
+DATA = load_dataset("heart")
+HOSPITALS = partition_records(DATA, "natural")
+RECORDS = HOSPITALS.client_records(DATA)
 
 
 def plan(policy="even", *, growth=None, rounds=6, epsilon=1.0, name="fixed", **training):

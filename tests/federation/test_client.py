@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from pacdp.clipping import SystemNoise, clip_upload
 from pacdp.clipping.numerics import grid_step, quantize_
-from pacdp.data import Records, load, partition
+from pacdp.data import Records, load_dataset, partition_records
 from pacdp.errors import BudgetExceededError, InputError, TrainingError
 from pacdp.federation import (
     Broadcast,
@@ -31,9 +31,9 @@ from pacdp.privacy import Adjacency, Guarantee, MemoryLedger, SQLiteLedger
 from pacdp.tasks import Classification
 from tests.plans import plan_of
 
-DATA = load("heart")
-HOSPITALS = partition(DATA, "natural")
-RECORDS = HOSPITALS.of(DATA)
+DATA = load_dataset("heart")
+HOSPITALS = partition_records(DATA, "natural")
+RECORDS = HOSPITALS.client_records(DATA)
 
 
 def plan(**changes):
@@ -408,13 +408,13 @@ def test_a_ledger_in_a_file_holds_over_restarts(tmp_path):
     script = (
         "import sys\nfrom pathlib import Path\n"
         "from pacdp.clipping import SystemNoise\n"
-        "from pacdp.data import load, partition\n"
+        "from pacdp.data import load_dataset, partition_records\n"
         "from pacdp.errors import BudgetExceededError\n"
         "from pacdp.federation import Broadcast, Client, Plan, Workbench\n"
         "from pacdp.privacy import SQLiteLedger\n"
         "folder = Path(sys.argv[1])\n"
-        "plan, data = Plan.load(folder / 'plan.json'), load('heart')\n"
-        "client = Client(0, plan, partition(data, 'natural').of(data)[0],\n"
+        "plan, data = Plan.load(folder / 'plan.json'), load_dataset('heart')\n"
+        "client = Client(0, plan, partition_records(data, 'natural').client_records(data)[0],\n"
         "    book=SQLiteLedger(folder / 'a.ledger'), noise=lambda number: SystemNoise())\n"
         "try:\n"
         "    client.answer(Broadcast(0, Workbench(plan).state()))\n"

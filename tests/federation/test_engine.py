@@ -11,7 +11,7 @@ from torch import nn
 
 from pacdp.clipping import ClippedGradient, StackedGradient
 from pacdp.curve import Curve
-from pacdp.data import Dataset, Records, load, partition
+from pacdp.data import Dataset, Records, load_dataset, partition_records
 from pacdp.errors import BudgetExceededError, InputError, TrainingError
 from pacdp.federation import (
     Model,
@@ -29,8 +29,8 @@ from pacdp.tasks import Regression
 from tests.plans import plan_of
 
 pytestmark = pytest.mark.usefixtures("two_threads")
-HEART = load("heart")
-HOSPITALS = partition(HEART, "natural")
+HEART = load_dataset("heart")
+HOSPITALS = partition_records(HEART, "natural")
 CURVE = {"curve": Curve(family="power", coefficients=(0.5, 0.25))}
 
 
@@ -40,7 +40,7 @@ def larger(records):
     return Records(features=pixels[:400], labels=records.labels[:400])
 
 
-SMALL = load("digits")
+SMALL = load_dataset("digits")
 DIGITS = Dataset(
     name="digits",
     train=larger(SMALL.train),
@@ -89,7 +89,7 @@ def same(one, other):
 def test_together_or_one_by_one(
     name, kind, clients, share, batch, work, optimiser, adjacency, policy, failures, seed
 ):
-    parts = partition(HEART, kind, clients=clients, seed=seed)
+    parts = partition_records(HEART, kind, clients=clients, seed=seed)
     random = np.random.default_rng(seed)
     made = plan(
         parts,
@@ -113,18 +113,18 @@ def test_together_or_one_by_one(
     )
     one, other = (
         simulate(made, HEART, parts, engine=engine, failure_rate=failures)
-        for engine in ("one-by-one", "stacked")
+        for engine in ("serial", "stacked")
     )
     same(one, other)
 
 
-@pytest.mark.parametrize("engine", ["stacked", "threads"])
+@pytest.mark.parametrize("engine", ["stacked", "threaded"])
 @pytest.mark.parametrize("model", [Model(name="cnn"), Model(name="mlp", settings={"hidden": 8})])
 def test_images_of_clients_that_differ(engine, model):
-    parts = partition(DIGITS, "quantity", clients=5, seed=1)
+    parts = partition_records(DIGITS, "quantity", clients=5, seed=1)
     made = plan(parts, DIGITS, model=model, training=Training(rounds=2, local_epochs=1, batch=50))
     same(
-        simulate(made, DIGITS, parts, engine="one-by-one"),
+        simulate(made, DIGITS, parts, engine="serial"),
         simulate(made, DIGITS, parts, engine=engine),
     )
 
@@ -133,8 +133,8 @@ def test_images_of_clients_that_differ(engine, model):
 def test_on_threads_any_method(name):
     made = plan(HOSPITALS, HEART, method=build_method(name))
     same(
-        simulate(made, HEART, HOSPITALS, engine="one-by-one"),
-        simulate(made, HEART, HOSPITALS, engine="threads"),
+        simulate(made, HEART, HOSPITALS, engine="serial"),
+        simulate(made, HEART, HOSPITALS, engine="threaded"),
     )
 
 
@@ -145,10 +145,10 @@ def test_a_regression_is_stacked_as_well():
     data = Dataset(
         name="line", train=records, test=records, task=Regression(), provenance=HEART.provenance
     )
-    parts = partition(data, "iid", clients=3)
+    parts = partition_records(data, "iid", clients=3)
     made = plan(parts, data)
     same(
-        simulate(made, data, parts, engine="one-by-one"),
+        simulate(made, data, parts, engine="serial"),
         simulate(made, data, parts, engine="stacked"),
     )
 
@@ -158,9 +158,9 @@ def test_a_record_that_is_not_finite_counts_for_nothing_in_a_stack():
     features = HEART.train.features.copy()
     features[3] = 1e30
     data = replace(HEART, train=replace(HEART.train, features=features))
-    parts = partition(data, "natural")
+    parts = partition_records(data, "natural")
     made = plan(parts, data)
-    one = simulate(made, data, parts, engine="one-by-one")
+    one = simulate(made, data, parts, engine="serial")
     other = simulate(made, data, parts, engine="stacked")
     assert all(bool(torch.isfinite(value).all()) for value in other.model.values())
     same(one, other)
@@ -168,7 +168,7 @@ def test_a_record_that_is_not_finite_counts_for_nothing_in_a_stack():
 
 def test_many_clients_are_computed_in_several_programs(monkeypatch):
     """What memory allows is not what a round asks for."""
-    parts = partition(HEART, "iid", clients=20)
+    parts = partition_records(HEART, "iid", clients=20)
     made = plan(parts, HEART)
     whole = simulate(made, HEART, parts, engine="stacked")
     sizes = []
@@ -207,7 +207,7 @@ def test_a_mistake_names_client_round_and_step(monkeypatch):
 
     monkeypatch.setattr(ClippedGradient, "__call__", breaks)
     with pytest.raises(TrainingError) as raised:
-        simulate(plan(HOSPITALS, HEART), HEART, HOSPITALS, engine="one-by-one")
+        simulate(plan(HOSPITALS, HEART), HEART, HOSPITALS, engine="serial")
     said = str(raised.value)
     assert said.startswith("client cleveland, round 1, step 3")
     assert "RuntimeError: a mistake of two lines" in said
@@ -218,7 +218,7 @@ def test_a_mistake_in_a_stack_says_how_to_find_it(monkeypatch):
         raise RuntimeError("no memory")
 
     monkeypatch.setattr(StackedGradient, "__call__", broken)
-    with pytest.raises(TrainingError, match=r"round 1, step 1 .the engine one-by-one .*no memory"):
+    with pytest.raises(TrainingError, match=r"round 1, step 1 .the engine serial .*no memory"):
         simulate(plan(HOSPITALS, HEART), HEART, HOSPITALS)
 
 
@@ -226,7 +226,7 @@ def test_a_mistake_in_a_stack_says_how_to_find_it(monkeypatch):
     ("changes", "chosen"),
     [
         ({}, "stacked"),
-        ({"method": build_method("aqc")}, "one-by-one"),
+        ({"method": build_method("aqc")}, "serial"),
         ({"model": Model(name="mlp")}, "stacked"),
     ],
 )
@@ -235,9 +235,9 @@ def test_the_engine_that_fits_is_chosen(changes, chosen):
     assert choose_engine("auto", bench, make=lambda: bench).name == chosen
 
 
-@pytest.mark.parametrize(("cores", "chosen"), [(1, "one-by-one"), (2, "threads")])
+@pytest.mark.parametrize(("cores", "chosen"), [(1, "serial"), (2, "threaded")])
 def test_convolutions_use_the_cores(monkeypatch, cores, chosen):
-    parts = partition(DIGITS, "iid", clients=4)
+    parts = partition_records(DIGITS, "iid", clients=4)
     made = plan(parts, DIGITS, model=Model(name="cnn"))
     monkeypatch.setattr(torch, "get_num_threads", lambda: cores)
     engine = choose_engine("auto", Workbench(made), make=lambda: Workbench(made))
@@ -249,7 +249,7 @@ def test_convolutions_use_the_cores(monkeypatch, cores, chosen):
     [
         ("stacked", {"method": build_method("aqc")}, "engine = stacked: aqc trains in its own way"),
         ("stacked", {"make": Net}, "engine = stacked: the model cannot be stacked"),
-        ("threads", {"make": Net}, "engine = threads: the model may draw random numbers"),
+        ("threaded", {"make": Net}, "engine = threaded: the model may draw random numbers"),
         ("stakced", {}, "engine = 'stakced'.*stacked"),
     ],
 )
@@ -261,7 +261,7 @@ def test_an_engine_that_does_not_fit_is_refused(engine, changes, message):
 
 def test_threads_leave_torch_as_it_was():
     before = torch.get_num_threads()
-    simulate(plan(HOSPITALS, HEART), HEART, HOSPITALS, engine="threads")
+    simulate(plan(HOSPITALS, HEART), HEART, HOSPITALS, engine="threaded")
     assert torch.get_num_threads() == before
 
 
@@ -274,7 +274,7 @@ class Mistaken(Fixed):
         return super().charges(replace(terms, passes=1))
 
 
-@pytest.mark.parametrize("engine", ["auto", "one-by-one", "threads"])
+@pytest.mark.parametrize("engine", ["auto", "serial", "threaded"])
 def test_what_was_not_paid_for_is_refused_in_every_engine(engine, monkeypatch):
     monkeypatch.setitem(METHODS, "mistaken", Mistaken)
     made = plan(HOSPITALS, HEART, method=Mistaken(), training=Training(rounds=3, local_steps=5))
@@ -295,7 +295,7 @@ def test_a_plan_that_was_tampered_with_is_refused_in_every_engine():
 def test_threads_need_models_of_their_own():
     shared = nn.Sequential(nn.Linear(13, 2))
     with pytest.raises(InputError, match="make: gives the same model again"):
-        simulate(plan(HOSPITALS, HEART), HEART, HOSPITALS, make=lambda: shared, engine="threads")
+        simulate(plan(HOSPITALS, HEART), HEART, HOSPITALS, make=lambda: shared, engine="threaded")
 
 
 def test_a_changed_plan_forgets_what_was_computed_from_the_old_one():
@@ -310,7 +310,7 @@ def test_a_changed_plan_forgets_what_was_computed_from_the_old_one():
 
 
 @pytest.mark.parametrize("label", [0, 1])
-@pytest.mark.parametrize("engine", ["stacked", "one-by-one"])
+@pytest.mark.parametrize("engine", ["stacked", "serial"])
 def test_whether_a_client_answers_depends_on_no_record(label, engine):
     """Weights a server may choose, under which the squared norms add up to just below or above
     the largest number: the client answers either way."""
@@ -320,7 +320,7 @@ def test_whether_a_client_answers_depends_on_no_record(label, engine):
     labels[0] = label
     records = Records(features=features, labels=labels, clients=np.zeros(12, np.int64))
     data = replace(HEART, name="edge", train=records, test=records, clients=("a",))
-    parts = partition(data, "natural")
+    parts = partition_records(data, "natural")
     made = plan(
         parts,
         data,

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pacdp.data import load, partition
+from pacdp.data import load_dataset, partition_records
 from pacdp.errors import InputError
 from pacdp.federation import Privacy, Training, simulate
 from pacdp.federation.configuration import HotStart, Model
@@ -18,23 +18,23 @@ from tests.plans import plan_of
 
 
 def test_what_clients_see():
-    heart = load("heart")
-    hospitals = partition(heart, "natural")
+    heart = load_dataset("heart")
+    hospitals = partition_records(heart, "natural")
     predicted = np.eye(2)[np.zeros(len(heart.test), int)]
     seen = accuracy_by_client(predicted, heart, hospitals)
     for number, accuracy in enumerate(seen):
         mine = heart.test.labels[heart.test.clients == number]
         assert accuracy == pytest.approx((mine == 0).mean())
-    digits = load("digits")
-    split = partition(digits, "shards", clients=5)
+    digits = load_dataset("digits")
+    split = partition_records(digits, "shards", clients=5)
     only_three = np.eye(10)[np.full(len(digits.test), 3)]
-    shares = split.counts(digits)[:, 3] / split.sizes
+    shares = split.class_counts(digits)[:, 3] / split.sizes
     assert accuracy_by_client(only_three, digits, split) == pytest.approx(shares.tolist())
 
 
 def test_hot_start_says_how_good_it_is_before_any_private_record():
-    data = load("heart")
-    hospitals = partition(data, "natural")
+    data = load_dataset("heart")
+    hospitals = partition_records(data, "natural")
     plan = plan_of(
         sizes=hospitals.named_sizes,
         shape=data.shape,
@@ -44,7 +44,7 @@ def test_hot_start_says_how_good_it_is_before_any_private_record():
         privacy=Privacy(epsilon=1.0),
         model=Model(name="mlp"),
     )
-    proxy = load("synthetic", records=500, features=13, seed=1)
+    proxy = load_dataset("synthetic", records=500, features=13, seed=1)
     states = [hot_start(Workbench(plan), proxy, HotStart(epochs=20, lr=0.01), seed=5) for _ in "ab"]
     assert all(np.array_equal(states[0][n], states[1][n]) for n in states[0])
     bench = Workbench(plan)
@@ -53,13 +53,13 @@ def test_hot_start_says_how_good_it_is_before_any_private_record():
     result = simulate(plan, data, hospitals, initial=states[0])
     assert result.metrics["accuracy"] is not None
     with pytest.raises(InputError, match="must have"):
-        hot_start(bench, load("breast-cancer"), HotStart(), seed=0)
+        hot_start(bench, load_dataset("breast-cancer"), HotStart(), seed=0)
 
 
 def test_test_records_move_nothing_but_the_scores():
     """No round is picked and nothing is stopped by what they say."""
-    data = load("heart")
-    hospitals = partition(data, "natural")
+    data = load_dataset("heart")
+    hospitals = partition_records(data, "natural")
     plan = plan_of(
         sizes=hospitals.named_sizes,
         shape=data.shape,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from scipy.stats import binom
 
-from pacdp.data import load, partition
+from pacdp.data import load_dataset, partition_records
 from pacdp.errors import DataError, InputError
 from pacdp.federation import Aggregation, Levels, Plan, Privacy, Training, simulate
 from pacdp.federation.budgets import deal_budgets
@@ -19,8 +19,8 @@ from pacdp.privacy import account, calibrate
 from pacdp.tasks import Classification
 from tests.plans import plan_of
 
-HEART = load("heart")
-HOSPITALS = partition(HEART, "natural")
+HEART = load_dataset("heart")
+HOSPITALS = partition_records(HEART, "natural")
 
 
 def plan(**changes):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pacdp.data import load, partition
+from pacdp.data import load_dataset, partition_records
 from pacdp.errors import DataError, InputError
 from pacdp.federation import (
     Aggregation,
@@ -26,8 +26,8 @@ from pacdp.tasks import Classification
 from tests.plans import plan_of
 
 COMMAND = Path(sys.executable).parent / "pacdp"
-DATA = load("heart")
-HOSPITALS = partition(DATA, "natural")
+DATA = load_dataset("heart")
+HOSPITALS = partition_records(DATA, "natural")
 CURVE = {"curve": {"family": "power", "coefficients": [1.0, 0.4]}}
 
 

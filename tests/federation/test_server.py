@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pacdp.clipping.numerics import grid_step
-from pacdp.data import load, partition
+from pacdp.data import load_dataset, partition_records
 from pacdp.errors import InputError
 from pacdp.federation import (
     Aggregation,
@@ -168,8 +168,8 @@ def test_a_broadcast_cannot_be_changed_from_outside():
 
 
 def test_a_run_goes_on_without_those_who_fail_or_refuse():
-    data = load("heart")
-    hospitals = partition(data, "natural")
+    data = load_dataset("heart")
+    hospitals = partition_records(data, "natural")
     made = plan_of(
         sizes=hospitals.named_sizes,
         shape=data.shape,
@@ -193,8 +193,8 @@ def test_a_run_goes_on_without_those_who_fail_or_refuse():
 
 
 def test_reads_like_algorithm_1():
-    data = load("heart")
-    hospitals = partition(data, "natural")
+    data = load_dataset("heart")
+    hospitals = partition_records(data, "natural")
     made = plan_of(
         sizes=hospitals.named_sizes,
         shape=data.shape,
@@ -204,7 +204,7 @@ def test_reads_like_algorithm_1():
     )
     clients = [
         Client(n, made, records, noise=simulated_noise(made.seed, n))
-        for n, records in enumerate(hospitals.of(data))
+        for n, records in enumerate(hospitals.client_records(data))
     ]
     server = Server(made, clients[0].workbench.state())
     for number in range(made.rounds):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pacdp.clipping import SystemNoise
 from pacdp.clipping.numerics import grid_step, shrink_bound
-from pacdp.data import load, partition
+from pacdp.data import load_dataset, partition_records
 from pacdp.errors import BudgetExceededError, InputError
 from pacdp.federation import (
     Broadcast,
@@ -35,9 +35,9 @@ from pacdp.privacy import (
 from pacdp.tasks import Classification
 from tests.plans import plan_of
 
-HEART = load("heart")
-HOSPITALS = partition(HEART, "natural")
-RECORDS = HOSPITALS.of(HEART)
+HEART = load_dataset("heart")
+HOSPITALS = partition_records(HEART, "natural")
+RECORDS = HOSPITALS.client_records(HEART)
 CURVE = {"curve": {"family": "power", "coefficients": [1.0, 0.4]}}
 
 
@@ -60,8 +60,8 @@ def plan(name, data=HEART, split=HOSPITALS, rounds=4, epsilon=1.0, given=None, *
 def test_every_method_keeps_every_budget(name, set_name):
     data, split = HEART, HOSPITALS
     if set_name == "digits":
-        data = load("digits")
-        split = partition(data, "dirichlet", clients=4)
+        data = load_dataset("digits")
+        split = partition_records(data, "dirichlet", clients=4)
     made = plan(name, data, split, rounds=2, epsilon=(0.1, 0.5, 1.0, 4.0))
     result = simulate(made, data, split)
     for number, client in enumerate(result.clients()):
@@ -182,8 +182,8 @@ def test_nbafl_as_published():
 
 
 def test_nbafl_sends_noise_down_when_few_take_part():
-    many = partition(load("digits"), "iid", clients=30)
-    often = plan("nbafl-original", load("digits"), many, rounds=10, clients_per_round=3)
+    many = partition_records(load_dataset("digits"), "iid", clients=30)
+    often = plan("nbafl-original", load_dataset("digits"), many, rounds=10, clients_per_round=3)
     rule, tasks = often.made_method, often.clients
     c = math.sqrt(2 * math.log(1.25e5))
     fewest = min(task.records for task in tasks)

@@ -5,7 +5,7 @@ import torch
 
 from pacdp.clipping import ClippedGradient, CrossEntropy
 from pacdp.errors import InputError
-from pacdp.models import MODELS, build, parameter_count
+from pacdp.models import MODELS, build_model, count_parameters
 
 RECORDS = {
     "logistic": (13,),
@@ -30,11 +30,11 @@ def test_every_model_is_tried_here():
 
 @pytest.mark.parametrize("name", MODELS)
 def test_models_answer_and_can_be_clipped(name):
-    model = build(name, shape=RECORDS[name], outputs=10)
+    model = build_model(name, shape=RECORDS[name], outputs=10)
     assert model(records(name)).shape == (3, 10)
     gradient = ClippedGradient(model, CrossEntropy(), adjacency="zero-out")
     total = gradient(records(name), torch.arange(3), clipping_bound=0.5)
-    assert sum(value.numel() for value in total.values.values()) == parameter_count(model)
+    assert sum(value.numel() for value in total.values.values()) == count_parameters(model)
     norm = sum(value.double().square().sum() for value in total.values.values()) ** 0.5
     assert 0 < float(norm) <= 3 * 0.5
 
@@ -42,7 +42,7 @@ def test_models_answer_and_can_be_clipped(name):
 @pytest.mark.parametrize("name", MODELS)
 def test_no_record_sees_another(name):
     """In training as well: nothing but dropout may differ, and that is turned off here."""
-    model = build(name, shape=RECORDS[name], outputs=4).eval()
+    model = build_model(name, shape=RECORDS[name], outputs=4).eval()
     inputs = records(name)
     alone = torch.cat([model(inputs[i : i + 1]) for i in range(3)])
     assert torch.allclose(model(inputs), alone, atol=1e-4)
@@ -52,7 +52,9 @@ def test_no_record_sees_another(name):
 def test_the_same_seed_gives_the_same_weights(name):
     torch.manual_seed(123)
     before = torch.get_rng_state()
-    one, same, other = (build(name, shape=RECORDS[name], outputs=4, seed=s) for s in (1, 1, 2))
+    one, same, other = (
+        build_model(name, shape=RECORDS[name], outputs=4, seed=s) for s in (1, 1, 2)
+    )
     assert torch.equal(torch.get_rng_state(), before)
     for a, b in zip(one.parameters(), same.parameters(), strict=True):
         assert torch.equal(a, b)
@@ -64,15 +66,15 @@ def test_sizes():
     # The published ResNets for 32×32 images, GroupNorm having BatchNorm's parameters.
     sizes = {"cnn": 21_840, "resnet18": 11_173_962, "resnet34": 21_282_122}
     for name, size in sizes.items():
-        assert parameter_count(build(name, shape=RECORDS[name], outputs=10)) == size
-    assert parameter_count(build("logistic", shape=(13,), outputs=2)) == 28
-    assert parameter_count(build("logistic", shape=(13,), outputs=2, bias=False)) == 26
-    assert parameter_count(build("mlp", shape=(13,), outputs=2)) == 258
-    assert build("mlp", shape=(13,), outputs=1)(torch.randn(2, 13)).shape == (2, 1)
+        assert count_parameters(build_model(name, shape=RECORDS[name], outputs=10)) == size
+    assert count_parameters(build_model("logistic", shape=(13,), outputs=2)) == 28
+    assert count_parameters(build_model("logistic", shape=(13,), outputs=2, bias=False)) == 26
+    assert count_parameters(build_model("mlp", shape=(13,), outputs=2)) == 258
+    assert build_model("mlp", shape=(13,), outputs=1)(torch.randn(2, 13)).shape == (2, 1)
 
 
 def test_the_papers_dropout_is_there():
-    model = build("resnet18", shape=(3, 32, 32), outputs=10)
+    model = build_model("resnet18", shape=(3, 32, 32), outputs=10)
     inputs = records("resnet18")
     assert not torch.allclose(model(inputs), model(inputs))
     assert torch.allclose(model.eval()(inputs), model(inputs))
@@ -94,4 +96,4 @@ def test_the_papers_dropout_is_there():
 )
 def test_what_is_refused(name, settings, message):
     with pytest.raises(InputError, match=message):
-        build(name, **{"outputs": 2, **settings})
+        build_model(name, **{"outputs": 2, **settings})

@@ -7,7 +7,7 @@ import pytest
 
 from pacdp.curve import Curve
 from pacdp.curve.transfer import measure_transfer
-from pacdp.data import load, partition, proxy_for
+from pacdp.data import load_dataset, load_proxy, partition_records
 from pacdp.errors import DataError, InputError
 from pacdp.federation import (
     Aggregation,
@@ -25,9 +25,9 @@ from pacdp.report.figures.curve import draw_curve
 from pacdp.tasks import Classification
 from tests.plans import plan_of, proxy_task_of
 
-HEART = load("heart")
-SIZES = partition(HEART, "natural").named_sizes
-PROXY = proxy_for("heart")
+HEART = load_dataset("heart")
+SIZES = partition_records(HEART, "natural").named_sizes
+PROXY = load_proxy("heart")
 PLAIN = Training(rounds=4, local_epochs=2, batch=16, optimiser=Optimiser(lr=0.5))
 SMALL = Offline(
     budgets=Axis(low=0.05, high=5.0, count=4), bounds=Axis(low=0.05, high=5.0, count=5), seeds=2

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from pacdp.curve import Curve
-from pacdp.data import Dataset, Provenance, Records, load, partition
+from pacdp.data import Dataset, Provenance, Records, load_dataset, partition_records
 from pacdp.federation import Aggregation, Model, Optimiser, Privacy, Training, simulate
 from pacdp.federation.local_model import Workbench
 from pacdp.methods import build_method
@@ -14,7 +14,7 @@ from pacdp.tasks import Classification, Regression
 from tests.plans import plan_of
 
 pytestmark = pytest.mark.usefixtures("two_threads")
-DATA = load("synthetic", records=1000, features=8, clients=4)
+DATA = load_dataset("synthetic", records=1000, features=8, clients=4)
 SEEDS = (0, 5)
 BUDGETS = (0.05, 0.1, 1.0, 2.0)
 RISING = Curve(family="power", coefficients=(0.8, 0.3))
@@ -22,7 +22,7 @@ RISING = Curve(family="power", coefficients=(0.8, 0.3))
 
 def plan(seed, **changes):
     parts = {
-        "sizes": partition(DATA, "dirichlet", clients=4, seed=seed, alpha=0.5).named_sizes,
+        "sizes": partition_records(DATA, "dirichlet", clients=4, seed=seed, alpha=0.5).named_sizes,
         "shape": DATA.shape,
         "task": Classification(2),
         "method": build_method("pac-dp", {"curve": RISING}),
@@ -47,7 +47,8 @@ def plan(seed, **changes):
 def test_seeds_together_are_seeds_one_by_one_with_everyones_own_budget(changes):
     plans = [plan(seed, **changes) for seed in SEEDS]
     records = [
-        (DATA, partition(DATA, "dirichlet", clients=4, seed=seed, alpha=0.5)) for seed in SEEDS
+        (DATA, partition_records(DATA, "dirichlet", clients=4, seed=seed, alpha=0.5))
+        for seed in SEEDS
     ]
     assert can_stack_plan(plans[0])
     together = score_plans(plans, records)
@@ -61,7 +62,7 @@ def test_a_first_model_is_where_all_of_them_start():
     made = plan(0, training=still)
     first = Workbench(made).state()
     reached = {name: value * 0 + DATA.train.features[0].mean() for name, value in first.items()}
-    records = [(DATA, partition(DATA, "dirichlet", clients=4, seed=0, alpha=0.5))]
+    records = [(DATA, partition_records(DATA, "dirichlet", clients=4, seed=0, alpha=0.5))]
     (together,) = score_plans([made], records, initial=reached)
     alone = made.task.score(simulate(made, *records[0], initial=reached).metrics)
     assert together == pytest.approx(alone, abs=1.5 / len(DATA.test))
@@ -84,7 +85,7 @@ def test_regression_in_the_grid_moves_weights_as_a_single_run_does():
         task=Regression(),
         provenance=Provenance(source="generated", licence="public domain"),
     )
-    split = partition(data, "iid", clients=2)
+    split = partition_records(data, "iid", clients=2)
     made = plan_of(
         sizes=split.named_sizes,
         shape=(4,),

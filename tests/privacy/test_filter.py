@@ -1,4 +1,4 @@
-"""Budgets spent release by release."""
+"""Privacy filters: budgets spent by adaptively chosen releases."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The ledger: real files, real processes, real kills."""
+"""The SQLite ledger, with real files, processes and kills."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def ledger(path):
 
 
 def edit(path, statement, *, triggers=()):
-    """Change the file behind the ledger's back, as a careless administrator would."""
+    """Change the file directly, as a careless administrator would."""
     with closing(sqlite3.connect(path)) as connection, connection:
         sql = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"))
         for name in triggers:
@@ -276,7 +276,7 @@ def test_an_older_copy_is_noticed_where_the_head_is_known(path, ledger, tmp_path
     assert SQLiteLedger(path, head=first).head == first
     with pytest.raises(LedgerError, match="an older or another copy"):
         SQLiteLedger(path, head=newest)
-    # A process that has the newer state in mind notices by itself.
+    # A process that knows the newer state notices by itself.
     with pytest.raises(LedgerError, match="an older or another copy"):
         ledger.reserve(RELEASE, run="one")
 
@@ -365,7 +365,7 @@ def test_a_full_disk_refuses_and_loses_nothing(path, ledger):
 
 # --- several processes, and kill -9 ----------------------------------------------------------
 
-# Spends one release at a time and says so only after the ledger has let it out.
+# Spends one release at a time, and prints it only after the ledger has admitted it.
 SPENDER = """
 import sys
 from pacdp.errors import BudgetExceededError

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from pacdp.offline.together import score_plans
 
 from pacdp.clipping import BinaryCrossEntropy
-from pacdp.data import Dataset, Records, load, partition
+from pacdp.data import Dataset, Records, load_dataset, partition_records
 from pacdp.data.proxy import Proxy
 from pacdp.errors import DataError, InputError
 from pacdp.experiments.cost import cost
@@ -17,11 +16,11 @@ from pacdp.federation import Model, Plan, Privacy, Training, simulate
 from pacdp.federation.hot_start import HotStart, hot_start
 from pacdp.federation.local_model import Workbench
 from pacdp.methods import build_method
-from pacdp.offline import Setting
+from pacdp.offline.grid_simulation import score_plans
 from pacdp.tasks import Classification, Regression, Task, load_task, register_task, task_for_classes
 from pacdp.tasks.base import require_all, require_one_number
 from pacdp.tasks.registry import TASKS
-from tests.plans import plan_of
+from tests.plans import plan_of, proxy_task_of
 
 TRAINING = Training(rounds=4, local_steps=2)
 
@@ -75,7 +74,7 @@ def detection():
 
 
 def detection_data(task):
-    heart = load("heart")
+    heart = load_dataset("heart")
 
     def relabel(records):
         return Records(
@@ -103,11 +102,11 @@ def planned(task, **changes):
     return plan_of(**settings | changes)
 
 
-@pytest.mark.parametrize("engine", ["one-by-one", "stacked"])
+@pytest.mark.parametrize("engine", ["serial", "stacked"])
 @pytest.mark.parametrize("model", ["logistic", "mlp"])
 def test_a_task_from_outside_is_planned_stored_and_trained(detection, tmp_path, engine, model):
     data = detection_data(detection(threshold=0.4))
-    split = partition(data, "iid", clients=3)
+    split = partition_records(data, "iid", clients=3)
     plan = planned(
         data.task,
         sizes=split.named_sizes,
@@ -130,7 +129,7 @@ def test_a_task_from_outside_is_planned_stored_and_trained(detection, tmp_path, 
     assert (result.chance, list(result.accuracies)) == (None, [None] * 3)
     assert cost(plan).steps == 90
     with pytest.raises(InputError, match="splits by class; detection has"):
-        partition(data, "dirichlet", clients=3)
+        partition_records(data, "dirichlet", clients=3)
     state = hot_start(Workbench(plan), data, HotStart(epochs=1), seed=0)
     assert set(state) == set(result.model)
 
@@ -138,7 +137,7 @@ def test_a_task_from_outside_is_planned_stored_and_trained(detection, tmp_path, 
 @pytest.mark.parametrize("model", ["logistic", "mlp"])
 def test_a_grid_of_a_task_from_outside_is_scored_as_single_runs_are(detection, model):
     data = detection_data(detection())
-    setting = Setting(
+    setting = proxy_task_of(
         proxy=Proxy(data=data, stands_for="hearts", made_by="as it is"),
         sizes={"a": 60, "b": 90},
         training=TRAINING,

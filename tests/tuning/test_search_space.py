@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from pacdp.experiments import read_experiment
 from pacdp.methods import METHODS
 from pacdp.tuning.search_space import applied, axes, changed, changes, middle
-from tests.curve.evidence import make_evidence
 
 HEART = read_experiment("heart", profile="smoke")
 SHIPPED = [name for name, kind in METHODS.items() if kind.__module__.startswith("pacdp.")]
@@ -55,7 +54,7 @@ def test_a_curve_is_replaced_as_a_whole():
     other = {
         "family": "power",
         "coefficients": [1.0, 0.3],
-        "evidence": make_evidence(plan={"delta": 0.5}).model_dump(),
+        "evidence": {"plan": {"delta": 0.5}},
     }
     experiment = applied(HEART, {"methods": {"pac-dp": {"curve": other}}})
     made = changed(experiment, "pac-dp", middle(searched("pac-dp")))

@@ -6,14 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pacdp.data import load
+from pacdp.data import load_dataset
 from pacdp.data.proxy import Proxy
 from pacdp.errors import DataError, InputError
 from pacdp.experiments import Experiment, prepare, read_experiment
 from pacdp.experiments import offline as rehearsing
 from pacdp.experiments.execute import execute
 from pacdp.experiments.prepare import read_data
-from pacdp.features import POOLS, Pool, fitted, pool
+from pacdp.features import PUBLIC_DATA, PublicData, fit_features, load_public_data
 from pacdp.tuning import Tuned, evaluation, overruled, tune, with_plan
 from pacdp.tuning.evaluation import Stage
 
@@ -190,17 +190,17 @@ def test_what_it_is_not_for_is_refused(found, tmp_path):
 def small_pool(monkeypatch, tmp_path):
     """Public strokes in three parts, and none of them twice."""
     monkeypatch.setenv("PACDP_CACHE_DIR", str(tmp_path / "cache"))
-    parts = [load("strokes", records=400, seed=seed) for seed in (1, 2, 3)]
-    made = Pool(
+    parts = [load_dataset("strokes", records=400, seed=seed) for seed in (1, 2, 3)]
+    made = PublicData(
         name="small",
         training=replace(parts[0], name="for the run"),
-        rehearsal=replace(parts[1], name="for the search"),
-        judge=Proxy(data=parts[2], stands_for="strokes", made_by="other seeds"),
+        selection_training=replace(parts[1], name="for the search"),
+        selection_proxy=Proxy(data=parts[2], stands_for="strokes", made_by="other seeds"),
     )
-    pool.cache_clear()
-    monkeypatch.setitem(POOLS, "small", lambda: made)
+    load_public_data.cache_clear()
+    monkeypatch.setitem(PUBLIC_DATA, "small", lambda: made)
     yield made
-    pool.cache_clear()
+    load_public_data.cache_clear()
 
 
 def strokes(**more):
@@ -237,14 +237,14 @@ def test_public_records_train_or_judge_but_never_both(small_pool, monkeypatch):
     experiment = strokes(hot_start={"epochs": 1})
     found = tune(experiment, seeds=1, sweeps=1)
     assert taught
-    judged = names(small_pool.judge.data)
+    judged = names(small_pool.selection_proxy.data)
     assert all(names(one).isdisjoint(judged) for one in taught)
-    assert found.proxy["sha256"] != small_pool.rehearsal.train.digest
+    assert found.proxy["sha256"] != small_pool.selection_training.train.digest
     assert found.proxy["representation"] == "for the search"
-    assert found.proxy["representation_sha256"] == small_pool.rehearsal.train.digest
+    assert found.proxy["representation_sha256"] == small_pool.selection_training.train.digest
     # The run itself learns from the records that are meant for it.
     final = with_plan(experiment, found)
-    assert fitted(final.representation, (1, 28, 28)).provenance["records"] == "for the run"
+    assert fit_features(final.representation, (1, 28, 28)).provenance["records"] == "for the run"
     assert found.track == "public"
 
 

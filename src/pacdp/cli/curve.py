@@ -123,33 +123,31 @@ def eval_command(
 
     curve = Curve.load(file)
     evidence = curve.evidence
-    metric = None if evidence is None else evidence.metric
+    metric = evidence.metric
     low, high = curve.domain
     values = [
         {
             "epsilon": value,
             "bound": curve(value),
             "expected": curve.expected_score(value),
-            "metric": metric,
+            "metric": metric or None,
             "clamped": not low <= value <= high,
         }
         for value in epsilon
     ]
     if as_json:
-        plan = {} if evidence is None else evidence.plan
-        guarantee = {name: plan.get(name) for name in ("adjacency", "delta")}
-        unit = "record" if evidence is None else evidence.unit
-        print_json({"file": str(file), "values": values, **guarantee, "unit": unit})
+        guarantee = {name: evidence.plan.get(name) for name in ("adjacency", "delta")}
+        print_json({"file": str(file), "values": values, **guarantee, "unit": evidence.unit})
         return
     rows = [
         (
             f"{value:g}{'' if low <= value <= high else ' (clamped to the domain)'}",
             f"{curve(value):.4g}",
-            formatting.score(curve.expected_score(value), metric or ""),
+            formatting.score(curve.expected_score(value), metric),
         )
         for value in epsilon
     ]
-    _print_table(_title(curve), ("ε", "C = F(ε)", f"expected {metric or ''} on the proxy"), rows)
+    _print_table(_title(curve), ("ε", "C = F(ε)", f"expected {metric} on the proxy"), rows)
 
 
 @app.command("plot")
@@ -195,7 +193,7 @@ def compare_command(
             (
                 *(Path(file).name, Path(other).name, f"{loss.epsilon:.3g}"),
                 *(f"{loss.bound:.3g}", f"{loss.own:.3g}"),
-                formatting.score(loss.lost, curves[other].require_evidence().metric),
+                formatting.score(loss.lost, curves[other].evidence.metric),
             )
             for file, other, loss in losses
         ],
@@ -203,11 +201,10 @@ def compare_command(
 
 
 def _title(curve: "Curve") -> str:
-    evidence = curve.evidence
-    if evidence is None:
+    plan = curve.evidence.plan
+    if not plan:
         return f"{curve.family}, of unknown origin"
-    plan = evidence.plan
-    return f"ε at {formatting.terms(plan['delta'], plan['adjacency'], evidence.unit)}"
+    return f"ε at {formatting.terms(plan['delta'], plan['adjacency'], curve.evidence.unit)}"
 
 
 def _summarise(curve: "Curve") -> dict[str, Any]:
@@ -222,7 +219,7 @@ def _print_curve(curve: "Curve") -> None:
     coefficients = ", ".join(f"{value:.4g}" for value in curve.coefficients)
     low, high = curve.domain
     rows = {"F": f"{curve.family} [{coefficients}] for ε from {low:g} to {high:g}"}
-    if evidence is None:
+    if not evidence.scores:
         print_rows(rows | {"evidence": "none"})
         return
     proxy, metric = evidence.proxy, evidence.metric

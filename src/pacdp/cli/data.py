@@ -36,7 +36,7 @@ def list_command(as_json: options.Json = False) -> None:
     from pacdp.data import CATALOGUE, data_folder
 
     folder = data_folder()
-    places = {name: listing.where(folder) for name, listing in CATALOGUE.items()}
+    places = {name: entry.location(folder) for name, entry in CATALOGUE.items()}
     if as_json:
         print_json({"folder": str(folder), "data": places})
         return
@@ -46,8 +46,8 @@ def list_command(as_json: options.Json = False) -> None:
     table.add_column("name", no_wrap=True)
     table.add_column("what it is")
     table.add_column("where", overflow="fold")
-    for name, listing in CATALOGUE.items():
-        table.add_row(name, listing.summary, places[name] or f"pacdp data get {name}")
+    for name, entry in CATALOGUE.items():
+        table.add_row(name, entry.summary, places[name] or f"pacdp data get {name}")
     Console().print(table, highlight=False)
 
 
@@ -71,7 +71,7 @@ def get(
         typer.echo(f"{name}: is built in, nothing to get")
         return
     folder = data_folder()
-    place = files.place(folder)
+    place = files.locate(folder)
     if place is not None:
         try:
             files.read(place)
@@ -93,7 +93,7 @@ def get(
     )
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task(f"{name} via {via}", total=None)
-        place = fetch.get(
+        place = fetch.fetch_image_set(
             *(files, folder),
             via=via,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
@@ -112,7 +112,7 @@ def import_command(
     files = _files(name)
     if files is None:
         raise InputError(f"{name}: is built in, there is nothing to import")
-    typer.echo(f"{name}: {files.keep(files.read(path), data_folder())}")
+    typer.echo(f"{name}: {files.store(files.read(path), data_folder())}")
 
 
 @app.command()
@@ -122,9 +122,9 @@ def check(
     """Read a data set, verify it, and say what is in it."""
     import numpy as np
 
-    from pacdp.data import CATALOGUE, load
+    from pacdp.data import CATALOGUE, load_dataset
 
-    data = load(name, **_own(unit, classes))
+    data = load_dataset(name, **_own(unit, classes))
     labels = np.concatenate([data.train.labels, data.test.labels])
     rows = {
         "data": data.name,
@@ -197,10 +197,10 @@ def plot(
     save: Annotated[Path | None, typer.Option(help="Also keep the partition as JSON.")] = None,
 ) -> None:
     """Draw who has what under a partition."""
-    from pacdp.data import load
-    from pacdp.data import partition as split
-    from pacdp.data.partition import RULES
-    from pacdp.report.figures.data import figure
+    from pacdp.data import load_dataset
+    from pacdp.data import partition_records as split
+    from pacdp.data.partition import SETTINGS
+    from pacdp.report.figures.data import draw_partition
 
     member("--out, its ending", out.suffix, (".png", ".svg", ".pdf"))
     if save is not None and save.resolve() == out.resolve():
@@ -209,15 +209,15 @@ def plot(
         if path is not None and not path.parent.is_dir():
             raise InputError(f"{path}: its folder does not exist")
     settings = options.assignments("--set", setting or [])
-    data = load(name, **_own(unit, classes))
+    data = load_dataset(name, **_own(unit, classes))
     kind = partition or ("natural" if data.clients else "iid")
-    unknown = [key for key in settings if kind in RULES and key not in RULES[kind][1]]
+    unknown = [key for key in settings if kind in SETTINGS and key not in SETTINGS[kind]]
     if unknown:
-        allowed = ", ".join(RULES[kind][1]) or "none"
+        allowed = ", ".join(SETTINGS[kind]) or "none"
         raise InputError(f"--set {unknown[0]}: is no setting of {kind}, which has {allowed}")
     number = clients if clients is not None or kind == "natural" else 10
     made = split(data, kind, clients=number, seed=seed, **settings)
-    picture = figure(data, made)
+    picture = draw_partition(data, made)
     if save is not None:
         made.save(save)
     picture.savefig(out, dpi=150)
@@ -241,6 +241,6 @@ def _own(unit: str | None, classes: int | None) -> dict[str, Any]:
 
 
 def _files(name: str) -> "ImageSet | None":
-    from pacdp.data.catalogue import listing
+    from pacdp.data.catalogue import find_entry
 
-    return listing(name).files
+    return find_entry(name).files

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -34,7 +34,6 @@ from pacdp.validation import count
 if TYPE_CHECKING:
     from pacdp.experiments import Prepared
     from pacdp.federation import RoundResult
-    from pacdp.federation.engines.base import EngineName
     from pacdp.tuning import Tuned
 
 
@@ -56,8 +55,8 @@ def run_command(
     engine: Annotated[
         str,
         typer.Option(
-            metavar="auto|stacked|threads|one-by-one",
-            help="How a round is computed; one-by-one names the client where something breaks.",
+            metavar="auto|stacked|threaded|serial",
+            help="How a round is computed; serial names the client where something breaks.",
         ),
     ] = "auto",
     as_json: options.Json = False,
@@ -95,7 +94,7 @@ def run_command(
             observe=observe,
             checkpoint=kept,
             device=device,
-            engine=cast("EngineName", engine),
+            engine=engine,
         )
     result = RunResult.of(prepared, ended, profile=profile)
     if folder is not None:

@@ -68,11 +68,11 @@ def predict_command(
 def seen(plan: "Plan", data: str, dataset: "Dataset") -> "Dataset":
     """Records as the run's model saw them."""
     from pacdp.cli.progress import waiting
-    from pacdp.features import fitted
+    from pacdp.features import fit_features
 
     assert plan.representation is not None
     with waiting() as making:
-        ready = fitted(plan.representation, dataset.shape, observe=making)
+        ready = fit_features(plan.representation, dataset.shape, observe=making)
         # A few directions of other images are as many numbers, and mean something else.
         apart = [key for key, was in plan.provenance.items() if ready.provenance.get(key) != was]
         if apart:
@@ -81,17 +81,17 @@ def seen(plan: "Plan", data: str, dataset: "Dataset") -> "Dataset":
                 f"({apart[0]} is {ready.provenance.get(apart[0])}, must be "
                 f"{plan.provenance[apart[0]]})"
             )
-        return ready.represent(dataset, observe=making)
+        return ready.transform(dataset, observe=making)
 
 
 def _inputs(plan: "Plan", data: str, device: str) -> tuple[Any, Any]:
     """Records to look at: a set's test records, or every record of one's own folder."""
     import numpy as np
 
-    from pacdp.data import CATALOGUE, load
+    from pacdp.data import CATALOGUE, load_dataset
 
     known = data in CATALOGUE
-    dataset = load(data) if known else load(data, task=plan.task)
+    dataset = load_dataset(data) if known else load_dataset(data, task=plan.task)
     if plan.representation is not None:
         dataset = seen(plan, data, dataset)
     if dataset.shape != plan.shape:

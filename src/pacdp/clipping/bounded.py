@@ -1,8 +1,7 @@
 """Values that carry their own sensitivity, and their release with noise.
 
-Noise scaled by a bound other than the one that clipped is a classic way to lose a guarantee. Here
-the value that was clipped says itself how far one record can have moved it, and :func:`release`
-asks nobody else.
+Scaling noise by another bound than the one used for clipping is a classic way to lose a guarantee.
+Here a clipped value states how far one record can move it, and :func:`release` uses nothing else.
 """
 
 import math
@@ -35,8 +34,9 @@ class Bounded:
 
     That holds for the values as they are released, rounded to the public grid of that sensitivity
     (:func:`pacdp.clipping.numerics.grid_step`), in the arithmetic that computed them. ``bound`` is
-    C, what the sensitivity is measured in; ``adjacency`` is what "moves" means. Nothing here has
-    noise yet, so nothing here may leave the client.
+    C, the unit of the sensitivity; ``adjacency`` says which data sets are compared; ``unit`` is one
+    record, or everything that belongs to one patient, say. The values have no noise yet, so they
+    may not leave the client.
     """
 
     values: Tensors
@@ -44,10 +44,9 @@ class Bounded:
     sensitivity: float
     adjacency: Adjacency
     unit: str = "record"
-    """What moves them by at most that: one record, or all that belongs to one of these."""
 
     def event(self, z: float) -> Release:
-        """What is debited for a release of this value with noise z times its sensitivity.
+        """Return what to debit for a release of this value with noise z times its sensitivity.
 
         >>> value = clip_upload({"w": torch.ones(4)}, bound=1.0, adjacency=Adjacency.ZERO_OUT)
         >>> value.event(z=3.0).noise_multiplier
@@ -67,16 +66,16 @@ class ClippedSum(Bounded):
     """A sum over examples clipped to ``bound``: S = C under zero-out, 2C under replace-one."""
 
 
-# Numbers that get their noise at once: as many as fit into a core's own cache.
-NOISED_AT_ONCE = 2**17
+# How many numbers get their noise at once: as many as fit into a core's own cache.
+LARGEST_CHUNK = 2**17
 
 
 def release(value: Bounded, *, z: float, divisor: float, noise: NoiseSource) -> dict[str, Tensor]:
-    """The value with Gaussian noise of z times its sensitivity, over a public divisor.
+    """Add Gaussian noise of z times the sensitivity, and divide by a public divisor.
 
     The value is rounded to a public grid and the noise, rounded to the same grid, is added exactly:
     the low bits reveal nothing about the value. Debit ``value.event(z)`` first. The value is used
-    up: its tensors are taken out of it, so that no clean copy is left behind.
+    up: its tensors are removed from it, so that no clean copy is left behind.
 
     >>> from pacdp.clipping import SimulatedNoise
     >>> value = clip_upload({"w": torch.zeros(2)}, bound=1.0, adjacency=Adjacency.ZERO_OUT)
@@ -105,7 +104,7 @@ def release(value: Bounded, *, z: float, divisor: float, noise: NoiseSource) -> 
 
 
 def noise_scale(z: float, sensitivity: float, step: float) -> float:
-    """σ in grid steps for noise of z times the sensitivity, never rounded down."""
+    """Compute σ in grid steps for noise of z times the sensitivity, never rounded down."""
     return math.nextafter(z * sensitivity, math.inf) / step
 
 
@@ -114,25 +113,25 @@ def _add_noise(
 ) -> Tensor:
     """Add noise chunk by chunk, in place where possible."""
     size = flat.numel()
-    if size <= NOISED_AT_ONCE:
+    if size <= LARGEST_CHUNK:
         return add_on_grid(flat, noise.integers(size, scale), step=step, divisor=divisor)
     noised = flat if flat.dtype == torch.float32 else torch.empty_like(flat, dtype=torch.float32)
-    for start in range(0, size, NOISED_AT_ONCE):
-        part = flat[start : start + NOISED_AT_ONCE]
-        drawn = noise.integers(part.numel(), scale)
-        added = add_on_grid(part, drawn, step=step, divisor=divisor)
-        if added.data_ptr() != part.data_ptr():
-            noised[start : start + NOISED_AT_ONCE] = added
+    for start in range(0, size, LARGEST_CHUNK):
+        part = flat[start : start + LARGEST_CHUNK]
+        draws = noise.integers(part.numel(), scale)
+        result = add_on_grid(part, draws, step=step, divisor=divisor)
+        if result.data_ptr() != part.data_ptr():
+            noised[start : start + LARGEST_CHUNK] = result
     return noised
 
 
 def _take_group(values: Tensors) -> Tensors:
-    """Take out the first tensors, as many as get their noise at once."""
+    """Remove and return the first tensors, as many as get their noise at once."""
     group: Tensors = {}
     size = 0
     for name in list(values):
         size += values[name].numel()
-        if group and size > NOISED_AT_ONCE:
+        if group and size > LARGEST_CHUNK:
             break
         group[name] = values.pop(name)
     return group
@@ -141,10 +140,10 @@ def _take_group(values: Tensors) -> Tensors:
 def clip_upload(
     values: Tensors, *, bound: float, adjacency: Adjacency, unit: str = "record"
 ) -> Bounded:
-    """A client's whole update clipped to ``bound``.
+    """Clip a client's whole update to ``bound``.
 
     One record, or one unit, can turn it from any vector of that norm into any other, so S = 2C
-    whatever the adjacency.
+    for either adjacency.
 
     >>> value = clip_upload({"w": torch.tensor([3.0, 4.0])}, bound=1.0, adjacency="zero-out")
     >>> value.sensitivity, [round(x, 3) for x in value.values["w"].tolist()]
@@ -166,7 +165,7 @@ def clip_upload(
 
 
 def centred_count(flags: Tensor, *, adjacency: Adjacency, unit: str = "record") -> Bounded:
-    """Σ (flag − ½) over examples: how many flags are set, centred so that it costs half as much.
+    """Compute Σ (flag − ½) over examples: a count of flags, centred to halve its sensitivity.
 
     A null record counts 0, so S = ½ under zero-out; swapping a record moves it by 1.
 
@@ -178,11 +177,10 @@ def centred_count(flags: Tensor, *, adjacency: Adjacency, unit: str = "record") 
     adjacency = Adjacency.parse(adjacency)
     # Exact in double precision, and a multiple of every grid step for this sensitivity.
     total = (flags.double() - 0.5).sum()
-    half = 0.5
     return Bounded(
         values={"count": total},
-        bound=half,
-        sensitivity=half * adjacency.sensitivity,
+        bound=0.5,
+        sensitivity=0.5 * adjacency.sensitivity,
         adjacency=adjacency,
         unit=unit,
     )

@@ -1,4 +1,4 @@
-"""Coins for hidden Poisson sampling, whose rate never exceeds the one that is accounted for."""
+"""Random draws for hidden Poisson sampling, at a rate that never exceeds the accounted one."""
 
 import os
 from collections.abc import Callable
@@ -13,19 +13,19 @@ from pacdp.errors import InputError
 def sample_coins(
     count: int, rate: float, *, entropy: Callable[[int], bytes] = os.urandom
 ) -> NDArray[np.bool_]:
-    """Independent coins, true with probability at most ``rate`` and less than 2^-64 below it.
+    """Draw booleans that are true with probability at most ``rate``, less than 2^-64 below it.
 
     Each compares 64 random bits with ⌊rate·2^64⌋, in whole numbers. For rates of at least
-    2^-12 the probability is exactly ``rate``, as a float has 53 binary digits. At a rate of 1 every
-    coin is true.
+    2^-12 the probability is exactly ``rate``, as a float has 53 binary digits. At a rate of 1 all
+    are true.
 
     >>> sample_coins(3, 1.0)
     array([ True,  True,  True])
     """
-    chance = float(validation.single("rate", validation.rate("rate", rate)))
+    probability = float(validation.single("rate", validation.rate("rate", rate)))
     if count < 0:
         raise InputError(f"count = {count}: must be a whole number >= 0")
-    numerator, denominator = chance.as_integer_ratio()
+    numerator, denominator = probability.as_integer_ratio()
     threshold = (numerator << 64) // denominator
     words = np.frombuffer(entropy(8 * count), dtype="<u8", count=count)
     if threshold == 2**64:

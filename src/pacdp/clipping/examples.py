@@ -8,17 +8,21 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from pacdp.errors import InputError
+
 
 @dataclass(frozen=True)
 class Batch:
-    """Examples, and which of them are clipped as one."""
+    """Examples, and which of them are clipped as one.
+
+    ``units`` holds the unit of each example, numbered from 0, or is None where each example is
+    clipped by itself. ``size`` is the number of examples, or of units.
+    """
 
     inputs: Any
     targets: Any
     size: int
-    """The number of examples, or of units."""
     units: Tensor | None = None
-    """The unit of each example, numbered from 0; None where each example is clipped by itself."""
 
     def split(self, step: int) -> Iterator[tuple[slice, "Batch"]]:
         """Split into parts of ``step`` examples (or units), each with its range."""
@@ -48,6 +52,15 @@ def batch_size(inputs: Any) -> int:
     return int(as_tuple(inputs)[0].shape[0])
 
 
+def require_mask(present: Tensor | None, shape: tuple[int, ...]) -> None:
+    """Require one boolean for each example: a weight could raise an example's influence."""
+    if present is not None and (present.dtype != torch.bool or present.shape != shape):
+        raise InputError(
+            f"present: is {present.dtype} of shape {tuple(present.shape)}, must be bool of shape "
+            f"{shape}"
+        )
+
+
 def take(values: Any, chosen: slice | Tensor) -> Any:
     """Take some of the examples."""
     return tree_map(lambda tensor: tensor[chosen], values)
@@ -55,7 +68,9 @@ def take(values: Any, chosen: slice | Tensor) -> Any:
 
 def signature(values: Any) -> Any:
     """Return what the choice of a strategy depends on: types, and shapes of single examples."""
-    return tree_map(lambda tensor: (tensor.shape[1:], tensor.dtype, tensor.device), values)
+    if isinstance(values, tuple):
+        return tuple(map(signature, values))
+    return values.shape[1:], values.dtype, values.device
 
 
 def synthetic_examples(module: nn.Module, inputs: Any, targets: Any) -> tuple[Any, Any]:

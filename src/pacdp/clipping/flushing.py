@@ -1,9 +1,9 @@
-"""Computing with subnormal numbers flushed to zero, on every thread that takes part.
+"""Computing with subnormal numbers flushed to zero, on all threads that take part.
 
 On many processors arithmetic with subnormal numbers is a hundred times slower, so a record that
-leads to them could be recognised by the time taken. Flushed to zero, they cost nothing extra. The
-setting is part of a thread's state. A multi-threaded computation therefore runs on a thread of its
-own, whose worker threads inherit the setting when they are started.
+leads to them could be recognised by the time taken. Flushed to zero, they take no extra time. The
+setting is part of a thread's state, so a multi-threaded computation runs on a dedicated thread,
+whose worker threads inherit the setting when they are started.
 """
 
 import os
@@ -15,14 +15,14 @@ from typing import TypeVar
 
 import torch
 
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 _SUBNORMAL, _ONE = 5e-324, 1.0
 _thread = threading.local()
 
 
-def run_flushed(work: Callable[[], Made]) -> Made:
-    """Run the work with subnormal numbers flushed to zero, and return its result.
+def run_flushed(work: Callable[[], Result]) -> Result:
+    """Run a function with subnormal numbers flushed to zero, and return its result.
 
     >>> run_flushed(lambda: float(torch.tensor(2.0**-140) * 1))
     0.0
@@ -30,7 +30,7 @@ def run_flushed(work: Callable[[], Made]) -> Made:
     True
     """
     if torch.get_num_threads() > 1 and not getattr(_thread, "all_flushed", False):
-        return _own_thread(os.getpid()).submit(work).result()
+        return _dedicated_thread(os.getpid()).submit(work).result()
     # The setting also applies to Python floats.
     before = _SUBNORMAL * _ONE == 0
     torch.set_flush_denormal(True)
@@ -41,11 +41,11 @@ def run_flushed(work: Callable[[], Made]) -> Made:
 
 
 @lru_cache(maxsize=1)
-def _own_thread(process: int) -> ThreadPoolExecutor:
+def _dedicated_thread(process: int) -> ThreadPoolExecutor:
     # Threads do not survive a fork, so each process has its own.
-    return ThreadPoolExecutor(1, thread_name_prefix="pacdp-flushed", initializer=_begin)
+    return ThreadPoolExecutor(1, thread_name_prefix="pacdp-flushed", initializer=_start_thread)
 
 
-def _begin() -> None:
+def _start_thread() -> None:
     torch.set_flush_denormal(True)
     _thread.all_flushed = True

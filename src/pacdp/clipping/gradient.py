@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from pacdp.clipping.bounded import ClippedSum
 from pacdp.clipping.compatibility import require_private
-from pacdp.clipping.examples import Batch, batch_size, signature
+from pacdp.clipping.examples import Batch, batch_size, require_mask, signature
 from pacdp.clipping.flushing import run_flushed
 from pacdp.clipping.losses import Loss
 from pacdp.clipping.numerics import BLOCK, check_clipping_bound, refuse_reduced_precision
@@ -89,11 +89,7 @@ class ClippedGradient:
         """
         bound = check_clipping_bound("clipping_bound", clipping_bound)
         batch = self._batch(inputs, targets, units)
-        if present is not None and (present.dtype != torch.bool or present.shape != (batch.size,)):
-            raise InputError(
-                f"present: is {present.dtype} of shape {tuple(present.shape)}, must be bool of "
-                f"shape ({batch.size},)"
-            )
+        require_mask(present, (batch.size,))
         strategy = self._strategy(inputs, targets)
         return ClippedSum(
             values=run_flushed(partial(self._sum, strategy, batch, bound, present)),

@@ -1,10 +1,10 @@
-"""Losses that know their own gradient, one value per example.
+"""Losses with one value per example, and their gradients.
 
-Any function of (outputs, targets) that returns one loss per example will do. These also have a
-method ``gradient(outputs, targets)``, the gradient of each loss by its outputs, in their shape and
-with any number of dimensions in front. It spares the engine a pass through autograd. Any other
-function is called with one example at a time (:func:`loss_gradients`), so that no loss can mix
-the examples of a batch.
+Any function of (outputs, targets) that returns one loss per example can be used. Those defined here
+also have a method ``gradient(outputs, targets)``, the gradient of each loss by its outputs, in
+their shape and with any number of dimensions in front, which saves a pass through autograd. Any
+other function is called with one example at a time (:func:`loss_gradients`), so that no loss can
+mix the examples of a batch.
 """
 
 from collections.abc import Callable
@@ -41,10 +41,10 @@ class CrossEntropy:
     def gradient(self, outputs: Tensor, targets: Tensor) -> Tensor:
         _require(targets.shape == outputs.shape[:-1], self, outputs, targets, "one class each")
         # torch's own softmax is slow for few classes. Without the limit, results near the
-        # underflow threshold would take many times longer and could be recognised by that.
-        made = (outputs - outputs.amax(-1, keepdim=True)).clamp_(min=SMALLEST_EXPONENT).exp_()
-        made /= made.sum(-1, keepdim=True)
-        return made.scatter_(-1, targets.unsqueeze(-1), -1.0, reduce="add")
+        # underflow threshold would take many times longer, which could reveal them.
+        result = (outputs - outputs.amax(-1, keepdim=True)).clamp_(min=SMALLEST_EXPONENT).exp_()
+        result /= result.sum(-1, keepdim=True)
+        return result.scatter_(-1, targets.unsqueeze(-1), -1.0, reduce="add")
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ _CLOSED_FORMS = (CrossEntropy, BinaryCrossEntropy, SquaredError)
 
 
 def loss_gradients(loss: Loss, outputs: Tensor, targets: Tensor, *, lead: int = 1) -> Tensor:
-    """∂ loss_i / ∂ outputs_i of each example, where ``lead`` dimensions stand before an example's.
+    """Compute ∂ loss_i / ∂ outputs_i; ``lead`` dimensions come before those of an example.
 
     >>> squares = lambda outputs, targets: (outputs - targets).square().sum(1)
     >>> loss_gradients(squares, torch.ones(2, 1), torch.zeros(2, 1))
@@ -98,14 +98,14 @@ def loss_gradients(loss: Loss, outputs: Tensor, targets: Tensor, *, lead: int = 
         gradients: Tensor = loss.gradient(outputs, targets)  # type: ignore[attr-defined]
         return gradients
 
-    def loss_of_one(output: Tensor, target: Tensor) -> Tensor:
+    def example_loss(output: Tensor, target: Tensor) -> Tensor:
         return require_one_per_example(loss(output[None], target[None]), 1).sum()
 
     flat = (outputs.detach().flatten(0, lead - 1), targets.flatten(0, lead - 1))
-    found: Tensor = vmap_or_loop(
-        grad(loss_of_one), flat, lambda: torch.full_like(flat[0][0], torch.nan)
+    result: Tensor = vmap_or_loop(
+        grad(example_loss), flat, lambda: torch.full_like(flat[0][0], torch.nan)
     )
-    return found.reshape(outputs.shape)
+    return result.reshape(outputs.shape)
 
 
 # Functions that raise an error for some values. On a batch, one example would make them fail for
@@ -122,11 +122,11 @@ _MAY_FAIL = frozenset(
 
 
 class _MayFailError(BaseException):
-    """A function that may fail was called. No ``Exception``, so that user code cannot catch it."""
+    """A function that may fail was called; not an ``Exception``, so that models do not catch it."""
 
 
-class _RefusingMode(TorchFunctionMode):
-    """Refuses functions that may fail, whether or not they would fail now."""
+class _RefuseFallible(TorchFunctionMode):
+    """Refuses functions that may fail for some values, whether or not they would fail now."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -149,28 +149,29 @@ def vmap_or_loop(
     Which of the two happens depends on the function, not on the values of the examples: torch.func
     refuses control flow that depends on them, and functions that may fail for some values are
     refused here. In the loop, an example for which the function raises an error gets ``null()``,
-    so that an error never tells anything about a record; only with ``strict`` is it raised.
+    so that errors reveal nothing about a record; only with ``strict`` are they raised.
     """
     try:
-        with _RefusingMode():
+        with _RefuseFallible():
             return vmap(function, randomness="different")(*examples)
     except (RuntimeError, _MayFailError):
         leaves, structure = tree_flatten(examples)
-        made = []
+        results = []
         for place in range(len(leaves[0])):
             try:
-                made.append(function(*tree_unflatten([leaf[place] for leaf in leaves], structure)))
+                example = tree_unflatten([leaf[place] for leaf in leaves], structure)
+                results.append(function(*example))
             except InputError:
                 raise
             except Exception:
                 if strict:
                     raise
-                made.append(null())
-        return tree_map(lambda *values: torch.stack(values), *made)
+                results.append(null())
+        return tree_map(lambda *values: torch.stack(values), *results)
 
 
 def require_one_per_example(losses: Any, size: int) -> Tensor:
-    """The losses, if there is one for each example: a mean would hide who contributed what."""
+    """Return the losses if there is one for each example, which a mean over a batch is not."""
     if not isinstance(losses, Tensor) or losses.shape != (size,):
         shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
         raise InputError(
@@ -181,7 +182,7 @@ def require_one_per_example(losses: Any, size: int) -> Tensor:
 
 
 def _require(fits: bool, loss: object, outputs: Tensor, targets: Tensor, allowed: str) -> None:
-    """Shapes must fit exactly: broadcasting would mix every example with every other."""
+    """Require that shapes match: broadcasting would pair every example with every other."""
     if not fits:
         raise InputError(
             f"{type(loss).__name__}: outputs {tuple(outputs.shape)} and targets "

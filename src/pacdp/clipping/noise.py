@@ -1,9 +1,9 @@
-"""Where noise comes from: a seed in simulation, the operating system in a federation.
+"""Sources of noise: a seed in simulations, the operating system in a real federation.
 
 Noise is drawn in whole steps of the public grid on which values are released: round(s·Z) for a
 standard normal Z and a scale s = σ/g. The system source draws from exactly this distribution
-(:mod:`pacdp.clipping.rounded_gaussian`). The simulated source rounds numbers from a
-fast generator, which is good enough when nothing leaves the machine.
+(:mod:`pacdp.clipping.rounded_gaussian`). The simulated source rounds numbers from a fast generator,
+which is good enough as long as nothing leaves the machine.
 """
 
 import struct
@@ -19,30 +19,30 @@ from pacdp.clipping.coins import sample_coins
 from pacdp.clipping.rounded_gaussian import sample_rounded_gaussian
 from pacdp.errors import InputError
 
-# Drawing fewer numbers takes as long.
+# Drawing fewer numbers than this takes just as long.
 SMALLEST_DRAW = 512
 
 
 class NoiseSource(Protocol):
-    """The randomness of one participation: Gaussian noise in whole numbers, and hidden coins."""
+    """The randomness of one participation: Gaussian noise in whole numbers, and hidden sampling."""
 
     def integers(self, count: int, scale: float) -> Tensor:
-        """New independent draws of round(scale·Z), Z standard normal: (count,), whole numbers."""
+        """Draw round(scale·Z) for standard normal Z, independently: (count,), whole numbers."""
 
     def coins(self, count: int, rate: float) -> Tensor:
-        """New independent booleans that are true with at most this probability: (count,)."""
+        """Draw independent booleans that are true with at most this probability: (count,)."""
 
 
 class SimulatedNoise:
     """Reproducible noise of one participation: the same for the same (seed, client, round).
 
-    One stream: the numbers do not depend on how many are drawn at a time. For simulation only.
-    Whoever knows the seed can subtract the noise again, so a durable ledger refuses it.
+    The numbers form one stream and do not depend on how many are drawn at a time. For simulations
+    only: whoever knows the seed can subtract the noise again, so a durable ledger refuses it.
 
     >>> first = SimulatedNoise(seed=7, client=0, round=3)
-    >>> same = SimulatedNoise(seed=7, client=0, round=3)
-    >>> drawn = [same.integers(count, 100.0) for count in (2, 3)]
-    >>> torch.equal(first.integers(5, 100.0), torch.cat(drawn))
+    >>> second = SimulatedNoise(seed=7, client=0, round=3)
+    >>> draws = [second.integers(count, 100.0) for count in (2, 3)]
+    >>> torch.equal(first.integers(5, 100.0), torch.cat(draws))
     True
     """
 
@@ -58,13 +58,13 @@ class SimulatedNoise:
         self._coins: np.random.Generator | None = None
 
     def integers(self, count: int, scale: float) -> Tensor:
-        """New independent draws of round(scale·Z), in single precision."""
+        """Draw round(scale·Z), in single precision."""
         return self.normals(count).mul_(scale).round_()
 
     def normals(self, count: int) -> Tensor:
-        """The next numbers of the stream, standard normal, in single precision.
+        """Draw the next standard normal numbers of the stream, in single precision.
 
-        They are the caller's own: no number is given out twice.
+        The caller may overwrite them: no number is returned twice.
         """
         if self._generator is None:
             self._generator = _make_generator(self._key)
@@ -76,11 +76,11 @@ class SimulatedNoise:
             fresh[:left] = self._left
             fresh[left:].normal_(generator=self._generator)
             self._left = fresh
-        drawn, self._left = self._left[:count], self._left[count:]
-        return drawn
+        draws, self._left = self._left[:count], self._left[count:]
+        return draws
 
     def coins(self, count: int, rate: float) -> Tensor:
-        """New independent booleans, from a stream of their own."""
+        """Draw booleans, from a separate stream."""
         if self._coins is None:
             seed = np.frombuffer(shake_128(self._key + b"coins").digest(32), dtype=np.uint32)
             self._coins = np.random.default_rng(seed)
@@ -93,7 +93,7 @@ _SEEDED = torch.Generator().manual_seed(0).get_state().numpy()
 
 
 class _State(threading.local):
-    """A state to be filled in and copied, one for each thread."""
+    """A generator state to be filled in and copied, one for each thread."""
 
     def __init__(self) -> None:
         state = _SEEDED.copy()
@@ -105,7 +105,7 @@ _state = _State()
 
 
 def _make_generator(key: bytes) -> torch.Generator:
-    """A generator whose whole state is a hash of the key.
+    """Make a generator whose whole state is a hash of the key.
 
     torch seeds its CPU generator with 32 bits, so in a simulation of a few hundred thousand
     participations some seeds would collide.
@@ -117,16 +117,16 @@ def _make_generator(key: bytes) -> torch.Generator:
 
 
 class SystemNoise:
-    """Noise from the operating system's entropy, for a real federation. No seed, no repeat.
+    """Noise from the operating system's entropy, for a real federation; it cannot be repeated.
 
     >>> SystemNoise().integers(3, 1000.0).shape
     torch.Size([3])
     """
 
     def integers(self, count: int, scale: float) -> Tensor:
-        """New independent draws of round(scale·Z), exactly."""
+        """Draw round(scale·Z), exactly."""
         return torch.from_numpy(sample_rounded_gaussian(count, scale))
 
     def coins(self, count: int, rate: float) -> Tensor:
-        """New independent booleans, never true more often than the rate."""
+        """Draw booleans, whose probability never exceeds the rate."""
         return torch.from_numpy(sample_coins(count, rate))

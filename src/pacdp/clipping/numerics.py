@@ -1,14 +1,14 @@
 """Rounding-error bounds for clipped sums, and the public grid on which they are released.
 
-The guarantee covers the numbers that a machine computes, not real numbers. Every bound
-below holds for any order of summation, with or without fused multiply-add and on any instruction
-set: a sum of k products in single precision is off by at most about k·u times the sum of their
-absolute values, where u = 2⁻²⁴. ``docs/numerics.md`` states the theorem and proves it; constants
-have the same names there.
+The guarantee covers the numbers that a machine computes, not real numbers. Every bound below holds
+for any order of summation, with or without fused multiply-add and on any instruction set: a sum of
+k products in single precision is off by at most about k·u times the sum of their absolute values,
+where u = 2⁻²⁴. ``docs/numerics.md`` states and proves the theorem, with the same constants.
 """
 
 import math
-from typing import Any, overload
+from operator import attrgetter
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -18,15 +18,19 @@ from pacdp.clipping.rounded_gaussian import SMALLEST_SCALE
 from pacdp.errors import InputError
 from pacdp.validation import FloatArray, positive_number
 
+# One model's number, or one for each model of a stack.
+Bound = TypeVar("Bound", float, Tensor)
+Sensitivity = TypeVar("Sensitivity", float, FloatArray)
+
 # Unit roundoff: half the relative distance between neighbouring numbers.
 UNIT_SINGLE, UNIT_DOUBLE = 2.0**-24, 2.0**-53
-# Examples that are summed in single precision. Block sums are added up in double precision.
+# How many examples are summed in single precision; block sums are added in double precision.
 BLOCK = 128
-# Numbers in one norm. Longer vectors take norms of norms, so that the error hardly grows.
+# How many numbers one norm covers; longer vectors take norms of norms, to limit the error.
 CHUNK = 1024
 # Relative error of a clipped gradient's norm: products of two norms of norms, and the clip factor.
 NORM_ERROR = 2.0**-12
-# What one number can lose of a norm, and of a square, where its square underflows.
+# How much a norm, and a square, can lose where the square of one number underflows.
 LOST_NORM, LOST_SQUARE = 2.0**-62, 2.0**-124
 # How far rounding to the grid can move a sum, relative to its sensitivity.
 GRID_ERROR = 2.0**-10
@@ -41,7 +45,7 @@ TAIL = 64.0
 
 
 def check_clipping_bound(name: str, value: float) -> float:
-    """The clipping bound, if it lies in the range for which rounding errors are bounded.
+    """Return the clipping bound if it lies in the range for which rounding errors are bounded.
 
     >>> check_clipping_bound("clipping_bound", 0.5)
     0.5
@@ -59,28 +63,20 @@ def refuse_reduced_precision() -> None:
 
     >>> refuse_reduced_precision()
     """
-    modes: dict[str, Any] = {
-        "torch.backends.mkldnn.matmul.fp32_precision": torch.backends.mkldnn.matmul,  # type: ignore[attr-defined]
-        "torch.backends.mkldnn.conv.fp32_precision": torch.backends.mkldnn.conv,  # type: ignore[attr-defined]
-    }
+    reason = "the bound on rounding errors holds only for full single precision"
+    settings = ["mkldnn.matmul.fp32_precision", "mkldnn.conv.fp32_precision"]
     if torch.cuda.is_available():
-        modes["torch.backends.cuda.matmul.fp32_precision"] = torch.backends.cuda.matmul
-        modes["torch.backends.cudnn.conv.fp32_precision"] = torch.backends.cudnn.conv  # type: ignore[attr-defined]
-    for name, backend in modes.items():
-        if backend.fp32_precision not in ("none", "ieee"):
-            raise InputError(
-                f"{name} = {backend.fp32_precision}: must be ieee; the bound on rounding errors "
-                "holds only for full single precision"
-            )
+        settings += ["cuda.matmul.fp32_precision", "cudnn.conv.fp32_precision"]
+    for name in settings:
+        value = attrgetter(name)(torch.backends)
+        if value not in ("none", "ieee"):
+            raise InputError(f"torch.backends.{name} = {value}: must be ieee; {reason}")
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
-        raise InputError(
-            "torch.autocast: must be off; the bound on rounding errors holds only for full "
-            "single precision"
-        )
+        raise InputError(f"torch.autocast: must be off; {reason}")
 
 
 def sum_error(terms: float) -> float:
-    """Relative error γ of a single-precision sum of this many products, in any order.
+    """Bound the relative error γ of a single-precision sum of this many products, in any order.
 
     >>> sum_error(128) < 128.01 * UNIT_SINGLE
     True
@@ -89,10 +85,10 @@ def sum_error(terms: float) -> float:
 
 
 def examples_per_sum(examples: int, positions: int) -> int:
-    """How many examples to sum at once if each is a sum over positions; 0 if not even one fits.
+    """Choose how many examples to sum at once if each is a sum over positions; 0 if none can be.
 
-    A power of two, so that these groups are nested in blocks. Chosen such that gradients whose
-    positions are mutually orthogonal stay within :data:`SUM_ERROR`.
+    A power of two, so that these groups are nested in blocks. It keeps gradients whose positions
+    are mutually orthogonal within :data:`SUM_ERROR`.
 
     >>> examples_per_sum(128, 20), examples_per_sum(16, 16), examples_per_sum(128, 10_000)
     (2, 16, 0)
@@ -105,16 +101,10 @@ def examples_per_sum(examples: int, positions: int) -> int:
     return int(min(largest, 1 << int(math.log2(most))))
 
 
-@overload
-def shrink_bound(bound: float, examples: int, *, sums: int | None = None) -> float: ...
-@overload
-def shrink_bound(bound: Tensor, examples: int, *, sums: int | None = None) -> Tensor: ...
-def shrink_bound(
-    bound: float | Tensor, examples: int, *, sums: int | None = None
-) -> float | Tensor:
-    """The length to clip gradients to, so that none moves the sum, as rounded, by more than C.
+def shrink_bound(bound: Bound, examples: int, *, sums: int | None = None) -> Bound:
+    """Compute the norm to clip to, so that no example moves the rounded sum by more than C.
 
-    The same for every engine. ``sums`` is the number of partial sums that are added in double
+    ``sums`` is the number of partial sums that are added in double
     precision, by default one for each block; the total is then rounded to the grid.
 
     >>> shrink_bound(1.0, 128)
@@ -125,9 +115,9 @@ def shrink_bound(
 
 
 def norms(values: Tensor) -> Tensor:
-    """Length over the last dimension in single precision, at most 2⁻¹³ below the truth.
+    """Compute norms over the last dimension in single precision, at most 2⁻¹³ too small.
 
-    Infinite or NaN if one of the numbers is, or if a square overflows.
+    They are infinite or NaN if one of the numbers is, or if a square overflows.
 
     >>> norms(torch.full((1, 3000), 2.0)).item()
     109.544...
@@ -137,7 +127,7 @@ def norms(values: Tensor) -> Tensor:
 
 
 def raw_norms(values: Tensor) -> Tensor:
-    """As :func:`norms`, but without the correction for underflow."""
+    """Compute :func:`norms` without the correction for underflow."""
     length = values.shape[-1]
     if length <= CHUNK:
         return torch.linalg.vector_norm(values, dim=-1)
@@ -150,7 +140,7 @@ def raw_norms(values: Tensor) -> Tensor:
 
 
 def squared_norms(values: Tensor) -> Tensor:
-    """Squares of :func:`norms` in double precision, where they cannot overflow or vanish.
+    """Compute squares of :func:`norms` in double precision, where they neither overflow nor vanish.
 
     >>> squared_norms(torch.full((1, 3), 1e30)).item()
     inf
@@ -159,7 +149,7 @@ def squared_norms(values: Tensor) -> Tensor:
 
 
 def clip_factors(lengths: Tensor, bound: float | Tensor) -> Tensor:
-    """min(1, C/‖g‖) from norms; 0 where they are not finite.
+    """Compute min(1, C/‖g‖) from norms; 0 where they are not finite.
 
     >>> clip_factors(torch.tensor([0.25, 4.0, torch.nan, torch.inf]), 1.0).tolist()
     [1.0, 0.25, 0.0, 0.0]
@@ -169,20 +159,20 @@ def clip_factors(lengths: Tensor, bound: float | Tensor) -> Tensor:
 
 
 def zero_nonfinite(values: Tensor) -> Tensor:
-    """A copy with NaN and infinities, whose product with 0 is not 0, replaced by zeros.
+    """Replace NaN and infinities, whose product with 0 is not 0, by zeros, in a copy.
 
-    Always a full pass, so that the time taken does not reveal whether there were any.
+    This is always a full pass, so that the time taken does not reveal whether there were any.
     """
     return values.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def zero_nonfinite_(values: Tensor) -> Tensor:
-    """The same in place."""
+    """Replace NaN and infinities by zeros in place."""
     return values.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def sum_products(left: Tensor, right: Tensor, block: int = BLOCK) -> Tensor:
-    """Σ_i left_i·right_iᵀ over rows: (..., B, O) and (..., B, I) to (..., O, I).
+    """Compute Σ_i left_i·right_iᵀ over rows: (..., B, O) and (..., B, I) to (..., O, I).
 
     Single precision within blocks of rows, double precision between them.
 
@@ -201,7 +191,7 @@ def sum_products(left: Tensor, right: Tensor, block: int = BLOCK) -> Tensor:
 
 
 def sum_rows(values: Tensor, block: int = BLOCK) -> Tensor:
-    """The sum over rows, (..., B, O) to (..., O), with blocks as in :func:`sum_products`.
+    """Sum over rows, (..., B, O) to (..., O), with blocks as in :func:`sum_products`.
 
     >>> sum_rows(torch.ones(300, 2)).tolist()
     [300.0, 300.0]
@@ -216,12 +206,8 @@ def sum_rows(values: Tensor, block: int = BLOCK) -> Tensor:
     return total
 
 
-@overload
-def grid_step(sensitivity: float, coordinates: int) -> float: ...
-@overload
-def grid_step(sensitivity: FloatArray, coordinates: int) -> FloatArray: ...
-def grid_step(sensitivity: float | FloatArray, coordinates: int) -> float | FloatArray:
-    """The step g of the public grid: the largest power of two with g·√d at most 2⁻¹⁰·S.
+def grid_step(sensitivity: Sensitivity, coordinates: int) -> Sensitivity:
+    """Compute the step g of the public grid: the largest power of two with g·√d ≤ 2⁻¹⁰·S.
 
     >>> grid_step(1.0, 1), grid_step(1.0, 2)
     (0.0009765625, 0.00048828125)
@@ -236,11 +222,11 @@ def grid_step(sensitivity: float | FloatArray, coordinates: int) -> float | Floa
 def add_on_grid(
     clean: Tensor, noise: Tensor, *, step: float | Tensor, divisor: float | Tensor
 ) -> Tensor:
-    """(round(clean / g) + noise)·g / divisor, in single precision. Both tensors are overwritten.
+    """Compute (round(clean / g) + noise)·g / divisor in single precision, overwriting both tensors.
 
-    The only place where noise is added. ``noise`` holds whole numbers: Gaussian noise in grid
-    steps, rounded. An addition in floating point gives the exact sum, correctly rounded, so all
-    that follows is a function of the exact sum of two whole numbers: a rounded Gaussian mechanism.
+    This is the only place where noise is added. ``noise`` holds whole numbers: Gaussian noise in
+    grid steps, rounded. A floating-point addition gives the exact sum, correctly rounded, so the
+    result is a function of the exact sum of two whole numbers: a rounded Gaussian mechanism.
 
     >>> clean, noise = torch.tensor([0.3, -0.4]), torch.tensor([2.0, 0.0]).double()
     >>> add_on_grid(clean, noise, step=0.25, divisor=1.0).tolist()
@@ -253,7 +239,7 @@ def add_on_grid(
 
 
 def quantize_(clean: Tensor, step: float | Tensor) -> Tensor:
-    """The value in whole grid steps, clamped, in place.
+    """Convert a value to whole grid steps, clamped, in place.
 
     Multiplying a floating-point number by a power of two is exact, and so is rounding the result.
     Clamping moves no two values further apart, so the sensitivity does not grow.
@@ -266,7 +252,7 @@ def quantize_(clean: Tensor, step: float | Tensor) -> Tensor:
 
 
 def check_noise(z: float, coordinates: int) -> float:
-    """z, noise over sensitivity, if such noise can be drawn and added exactly.
+    """Return z, noise over sensitivity, if such noise can be drawn and added exactly.
 
     >>> check_noise(100.0, 11_000_000)
     100.0

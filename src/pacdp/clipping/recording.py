@@ -17,13 +17,15 @@ from pacdp.errors import InputError
 
 @dataclass(frozen=True)
 class LayerUse:
-    """One use of a layer: where its output gradients come from, and what follows from them."""
+    """One use of a layer: where its output gradients come from, and what follows from them.
+
+    ``inputs`` are kept for the backward pass, with their versions to notice a change in place.
+    """
 
     layer: str
     edges: list[GradientEdge]
     contributions: Callable[[list[Tensor | None]], Contributions]
     inputs: list[tuple[Tensor, int]]
-    """Tensors kept for the backward pass, with their versions to notice a change in place."""
 
 
 @contextmanager

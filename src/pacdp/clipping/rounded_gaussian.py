@@ -2,13 +2,13 @@
 
 A value on a grid plus noise rounded to that grid is the rounding of the value plus real Gaussian
 noise. If the rounded noise has exactly the distribution of a rounded real Gaussian, a release is
-post-processing of the real Gaussian mechanism and has its guarantee.
+post-processing of the real Gaussian mechanism and has the same guarantee.
 
 :func:`sample_rounded_gaussian` has that distribution, given uniform random bits: the total
 variation distance is zero. Each magnitude is −Φ⁻¹(p) for a uniform tail probability p in (0, ½), of
 which as many binary digits are drawn as the rounding needs. 63 digits confine p to an interval.
-Three stages, each slower and sharper than the one before, check whether the whole interval rounds
-to the same number; if the third cannot tell, it draws 64 more digits and tries again.
+Three stages, each slower and more precise than the one before, check whether the whole interval
+rounds to the same number; if the third cannot decide, it draws 64 more digits and tries again.
 
 1. SciPy's Φ⁻¹ in float64 is within ``GUARD`` of every value of the interval.
    ``tests/clipping/prove_ndtri.py`` proves this, with a factor of four to spare.
@@ -16,7 +16,7 @@ to the same number; if the third cannot tell, it draws 64 more digits and tries 
    only as a starting point, and checks that the step is small.
 3. mpmath compares the interval with Φ at the borders of the cell, with 64 guard bits.
 
-How long a draw takes depends slightly on its value, so timing single draws reveals something.
+How long a draw takes depends slightly on its value, so timing single draws reveals a little.
 """
 
 import os
@@ -47,10 +47,10 @@ _MAGNITUDE = np.uint64(2**63 - 1)
 def sample_rounded_gaussian(
     count: int, scale: float, *, entropy: Entropy = os.urandom
 ) -> FloatArray:
-    """``count`` independent draws of round(scale·Z), Z standard normal, exactly; whole numbers.
+    """Draw ``count`` independent values of round(scale·Z), Z standard normal, exactly.
 
-    ``entropy`` returns as many uniformly random bytes as it is asked for: eight for each draw, and
-    eight more, one draw at a time, where those leave the rounding open.
+    ``entropy`` returns as many uniformly random bytes as requested: eight for each draw, and eight
+    more, one draw at a time, where those leave the rounding undecided.
 
     >>> sample_rounded_gaussian(3, 1000.0).shape
     (3,)
@@ -60,10 +60,10 @@ def sample_rounded_gaussian(
     if count < 0:
         raise InputError(f"count = {count}: must be a whole number >= 0")
     _check_ndtri()
-    drawn = np.empty(count, dtype=np.float64)
+    draws = np.empty(count, dtype=np.float64)
     for start in range(0, count, _CHUNK):
-        _fill(drawn[start : start + _CHUNK], float(scale), entropy)
-    return drawn
+        _fill(draws[start : start + _CHUNK], float(scale), entropy)
+    return draws
 
 
 def _fill(out: FloatArray, scale: float, entropy: Entropy) -> None:
@@ -83,12 +83,12 @@ def _fill(out: FloatArray, scale: float, entropy: Entropy) -> None:
         out[doubtful] = _decide(tails[doubtful], scale, entropy)
     # The first of the 64 bits is the sign, for a float as for the word.
     np.copysign(out, words.view(np.float64), out=out)
-    # Makes -0.0 a 0.0.
+    # Turns -0.0 into 0.0.
     out += 0.0
 
 
 def _middles(tails: WordArray) -> FloatArray:
-    """The middle of each interval of tail probabilities, rounded twice."""
+    """Compute the middle of each interval of tail probabilities, rounded twice."""
     # Signed integers are faster to convert, and 63 bits fit.
     middles = tails.view(np.int64).astype(np.float64)
     middles += 0.5
@@ -126,7 +126,7 @@ def _decide(tails: WordArray, scale: float, entropy: Entropy) -> FloatArray:
 
 
 def _newton(tails: WordArray, starts: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """The step from the starts to -Φ⁻¹ of the middles, and the normal density at the starts."""
+    """Compute the steps from the starts to -Φ⁻¹ of the middles, and the densities at the starts."""
     table = _expansions()
     rows = np.rint(starts * _STEPS).astype(np.intp)
     offsets = starts - rows / _STEPS
@@ -152,31 +152,31 @@ def _newton(tails: WordArray, starts: FloatArray) -> tuple[FloatArray, FloatArra
 
 
 def _split(value: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Two floats of half the digits that sum to the value (Veltkamp)."""
+    """Split a value into two floats of half the digits (Veltkamp)."""
     shifted = value * (2.0**27 + 1)
     high = shifted - (shifted - value)
     return high, value - high
 
 
 def _multiply(
-    one: FloatArray, high: FloatArray, low: FloatArray, other: FloatArray
+    left: FloatArray, high: FloatArray, low: FloatArray, right: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """The product and its rounding error; ``high`` and ``low`` split ``one`` (Dekker)."""
-    product = one * other
-    other_high, other_low = _split(other)
-    error = high * other_high
+    """Compute a product and its rounding error; ``high`` and ``low`` split ``left`` (Dekker)."""
+    product = left * right
+    right_high, right_low = _split(right)
+    error = high * right_high
     error -= product
-    error += high * other_low
-    error += low * other_high
-    error += low * other_low
+    error += high * right_low
+    error += low * right_high
+    error += low * right_low
     return product, error
 
 
-def _add(one: FloatArray, other: FloatArray, small: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """The sum of three as double-double, the third much smaller than the others (Knuth)."""
-    total = one + other
-    share = total - one
-    error = (one - (total - share)) + (other - share)
+def _add(left: FloatArray, right: FloatArray, small: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Add three numbers in double-double, the third much smaller than the others (Knuth)."""
+    total = left + right
+    share = total - left
+    error = (left - (total - share)) + (right - share)
     error += small
     high = total + error
     return high, error - (high - total)
@@ -184,7 +184,10 @@ def _add(one: FloatArray, other: FloatArray, small: FloatArray) -> tuple[FloatAr
 
 @cache
 def _expansions() -> FloatArray:
-    """Taylor coefficients of Q at the multiples of 1/32: a column for each, high and low parts."""
+    """Compute Taylor coefficients of Q at the multiples of 1/32, a column for each.
+
+    The first coefficients have two rows, for their high and low parts.
+    """
     context = mpmath.MPContext()
     context.prec = 200
     table = np.empty((_DOUBLED + _TERMS, _ROWS))
@@ -207,7 +210,7 @@ def _expansions() -> FloatArray:
 
 @cache
 def _check_ndtri() -> None:
-    """Refuse to draw if this SciPy's ``ndtri`` is not the function that the proof is about."""
+    """Refuse to draw if this SciPy's ``ndtri`` is not the function that was proved accurate."""
     spread = np.linspace(NEAR, 2**63 - 1, 2048)
     tails = np.concatenate([spread, np.geomspace(NEAR, 2**63 - 1, 2048)]).astype(np.uint64)
     tails = np.minimum(tails, _MAGNITUDE)
@@ -242,14 +245,14 @@ def _decide_exactly(tail: int, scale: float, entropy: Entropy) -> int:
 
 
 def _tail(context: mpmath.MPContext, x: mpmath.mpf) -> mpmath.mpf:
-    """Q(x)."""
+    """Compute Q(x)."""
     return context.erfc(x / context.sqrt(2)) / 2
 
 
 def _guess(context: mpmath.MPContext, tail: int, bits: int, scale: float) -> int:
-    """The cell of the middle of the interval; the caller must check it."""
+    """Compute the cell of the middle of the interval; the caller must check it."""
     middle = context.ldexp(2 * tail + 1, -bits - 1)
-    # Right of the solution, and log Q is concave: Newton's method comes down to it.
+    # Right of the solution; since log Q is concave, Newton's method converges from there.
     x = context.sqrt(-2 * context.log(middle))
     step = context.inf
     while abs(step) > context.ldexp(1, -bits):

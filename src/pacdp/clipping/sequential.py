@@ -173,11 +173,13 @@ class PoolStep:
 
 @dataclass(frozen=True)
 class ActivationStep:
-    """An elementwise function whose gradient follows from its output."""
+    """An elementwise function whose gradient follows from its output.
+
+    ``slope`` maps (gradients, outputs) to the gradients of the inputs.
+    """
 
     function: Callable[[Tensor], Tensor]
     slope: Callable[[Tensor, Tensor], Tensor]
-    """From (gradients, outputs) to the gradients of the inputs."""
 
     def forward(self, parameters: Parameters, inputs: Tensor, lead: int) -> tuple[Tensor, Tensor]:
         outputs = self.function(inputs)

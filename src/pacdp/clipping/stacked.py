@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from pacdp.clipping.bounded import ClippedSum, Tensors, noise_scale
+from pacdp.clipping.examples import require_mask
 from pacdp.clipping.flushing import run_flushed
 from pacdp.clipping.numerics import (
     add_on_grid,
@@ -114,13 +115,7 @@ class StackedGradient:
                 f"inputs: has shape {tuple(inputs.shape)}, must be (models, examples, ...) with "
                 "examples as the first layer takes them"
             )
-        if present is not None and (
-            present.dtype != torch.bool or present.shape != inputs.shape[:2]
-        ):
-            raise InputError(
-                f"present: is {present.dtype} of shape {tuple(present.shape)}, must be bool of "
-                f"shape {tuple(inputs.shape[:2])}"
-            )
+        require_mask(present, tuple(inputs.shape[:2]))
         most = shrink_bound(torch.from_numpy(bounds), inputs.shape[1])
 
         def compute() -> Tensors:

@@ -37,12 +37,14 @@ LARGEST_BLOCK = 2**24
 
 @dataclass(frozen=True)
 class Gradients:
-    """Norms of the gradients of some examples (or units), and a way to sum them."""
+    """Norms of the gradients of some examples (or units), and a way to sum them.
+
+    ``lengths`` are the norms, not finite where the gradient is not. ``rounding`` is n·L of sums
+    over positions, as in ``Contribution``, or None where there are none.
+    """
 
     lengths: Tensor
-    """Norms; not finite where the gradient is not."""
     rounding: Tensor | None
-    """n·L of sums over positions, as in ``Contribution``; None where there are none."""
     sums: WeightedSums
 
     def clipped_sum(

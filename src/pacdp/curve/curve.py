@@ -16,13 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from pydantic import (
-    SerializerFunctionWrapHandler,
-    ValidationError,
-    field_serializer,
-    field_validator,
-    model_validator,
-)
+from pydantic import ValidationError, model_validator
 from scipy.interpolate import PchipInterpolator
 
 from pacdp.arithmetic import refuse_other_arithmetic, stamped, without_stamp
@@ -48,19 +42,8 @@ class Curve(Settings):
     family: Family
     coefficients: tuple[float, ...]
     domain: tuple[float, float] = (0.01, 10.0)
-    evidence: CurveEvidence | None = None
-    """What the curve was fitted to; None if its coefficients were given."""
-
-    @field_validator("evidence", mode="before")
-    @classmethod
-    def _read_no_evidence(cls, given: Any) -> Any:
-        return None if given == {} else given
-
-    @field_serializer("evidence", mode="wrap")
-    def _write_no_evidence(
-        self, evidence: CurveEvidence | None, handler: SerializerFunctionWrapHandler
-    ) -> Any:
-        return {} if evidence is None else handler(evidence)
+    evidence: CurveEvidence = CurveEvidence()
+    """What the curve was fitted to; empty if its coefficients were given."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -103,22 +86,21 @@ class Curve(Settings):
         >>> Curve(family="power", coefficients=(0.5, 0.25)).expected_score(1.0) is None
         True
         """
-        evidence = self.evidence
-        if evidence is None or not evidence.expected:
+        if not self.evidence.expected:
             return None
-        budgets = [math.log(budget) for budget in evidence.budgets]
+        budgets = [math.log(budget) for budget in self.evidence.budgets]
         at = math.log(positive_number("epsilon", epsilon))
-        return float(np.interp(at, budgets, evidence.expected))
+        return float(np.interp(at, budgets, self.evidence.expected))
 
     def require_evidence(self) -> CurveEvidence:
-        """Return the evidence, and refuse a curve whose coefficients were given.
+        """Return the evidence, and refuse a curve without a grid of scores.
 
         >>> Curve(family="power", coefficients=(0.5, 0.25)).require_evidence()
         Traceback (most recent call last):
         ...
         pacdp.errors.InputError: curve: holds no grid of scores; pacdp fit makes one that does
         """
-        if self.evidence is None:
+        if not self.evidence.scores:
             raise InputError("curve: holds no grid of scores; pacdp fit makes one that does")
         return self.evidence
 
@@ -130,7 +112,7 @@ class Curve(Settings):
     def _file_content(self) -> dict[str, Any]:
         content = self.model_dump(mode="json")
         # Only a fitted curve depends on how a release is computed.
-        return content if self.evidence is None else stamped(content)
+        return stamped(content) if content["evidence"] else content
 
     @classmethod
     def load(

@@ -55,11 +55,11 @@ class Regret(Settings):
 class ProxyProvenance(Settings):
     """Where the public records of the simulation came from."""
 
-    name: str
-    stands_for: str
-    made_by: str
-    source: str
-    sha256: str
+    name: str = ""
+    stands_for: str = ""
+    made_by: str = ""
+    source: str = ""
+    sha256: str = ""
 
 
 class RateChoices(Settings):
@@ -75,15 +75,16 @@ class RateChoices(Settings):
 class CurveEvidence(Settings):
     """Everything that a curve was fitted to.
 
-    Fields with a default are missing from curves that were derived from another curve's grid.
+    A curve whose coefficients were given has no evidence, and one that was derived from another
+    curve's grid has only a part of it. What is missing is also missing from the file.
     """
 
-    budgets: tuple[float, ...]
-    bounds: tuple[float, ...]
-    seeds: tuple[int, ...]
-    scores: tuple[tuple[tuple[float, ...], ...], ...]
+    budgets: tuple[float, ...] = ()
+    bounds: tuple[float, ...] = ()
+    seeds: tuple[int, ...] = ()
+    scores: tuple[tuple[tuple[float, ...], ...], ...] = ()
     """The score matrix P: (seeds, budgets, bounds)."""
-    metric: str
+    metric: str = ""
     rule: Rule | None = None
     choices: tuple[ThresholdChoice, ...] = ()
     expected: tuple[float, ...] = ()
@@ -92,11 +93,11 @@ class CurveEvidence(Settings):
     """Budgets that were excluded from the fit."""
     families: Mapping[str, FamilyFit] = {}
     regret: tuple[Regret, ...] = ()
-    plan: Mapping[str, Any]
+    plan: Mapping[str, Any] = {}
     """The plan that was simulated."""
     unit: str = "record"
-    proxy: ProxyProvenance
-    version: str
+    proxy: ProxyProvenance = ProxyProvenance()
+    version: str = ""
     rates: tuple[RateChoices, ...] = ()
 
     @model_serializer(mode="wrap")

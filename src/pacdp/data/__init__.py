@@ -1,8 +1,8 @@
-"""Data sets by name, one's own data, who holds what, and public stand-ins."""
+"""Data sets, partitions among clients, and public proxies."""
 
-from pacdp.data.catalogue import CATALOGUE, load
-from pacdp.data.partition import Partition, partition
-from pacdp.data.proxy import Proxy, proxy_for, refuse_overlap
+from pacdp.data.catalogue import CATALOGUE, load_dataset
+from pacdp.data.partition import Partition, partition_records
+from pacdp.data.proxy import Proxy, load_proxy, refuse_overlap
 from pacdp.data.records import Dataset, Provenance, Records
 from pacdp.data.storage import data_folder
 from pacdp.data.user_folder import from_torch, read_folder
@@ -16,9 +16,9 @@ __all__ = [
     "Records",
     "data_folder",
     "from_torch",
-    "load",
-    "partition",
-    "proxy_for",
+    "load_dataset",
+    "load_proxy",
+    "partition_records",
     "read_folder",
     "refuse_overlap",
 ]

@@ -1,7 +1,7 @@
-"""Small public sets that need no download: scikit-learn's, and a generator.
+"""Small public data sets that need no download: two from scikit-learn, and a generator.
 
-They serve as proxies. Breast cancer is scaled by its own published minima and maxima, which is free
-for a public set and would not be for a private one.
+They serve as proxies. Breast cancer is scaled by its own minima and maxima, which is allowed
+because the data set is public; a private one must never be scaled by its own statistics.
 """
 
 import math
@@ -9,7 +9,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pacdp.data.records import Dataset, Provenance, Records, digests, generator, stratified
+from pacdp.data.records import (
+    Dataset,
+    Records,
+    digest_rows,
+    draw_stratified,
+    make_generator,
+    split_dataset,
+)
+from pacdp.data.sources import generated_provenance, published_provenance
 from pacdp.errors import InputError
 from pacdp.tasks import Classification
 from pacdp.validation import count, positive_number
@@ -17,58 +25,49 @@ from pacdp.validation import count, positive_number
 TEST_SHARE = 0.2
 
 
-def digits(*, split: int = 0) -> Dataset:
-    """1,797 handwritten digits of 8×8 pixels, as bytes.
+def load_digits(*, split: int = 0) -> Dataset:
+    """Load 1,797 handwritten digits of 8×8 pixels, as bytes.
 
-    >>> digits().shape
+    >>> load_digits().shape
     (1, 8, 8)
     """
-    from sklearn.datasets import load_digits
+    from sklearn import datasets
 
-    bunch = load_digits()
-    # Sixteen levels; white becomes 255 as in any other image.
+    bunch = datasets.load_digits()
+    # The source has 17 grey levels; 16 becomes 255.
     pixels = np.round(bunch.images * (255 / 16)).astype(np.uint8)[:, None]
     labels = bunch.target.astype(np.int64)
-    return _dataset(
-        *("digits", Records(features=pixels, labels=labels), split, tuple("0123456789")),
-        Provenance(
-            source="Optical Recognition of Handwritten Digits (test part), from scikit-learn",
-            licence="CC BY 4.0",
-            citation="Alpaydin, Kaynak. Optical Recognition of Handwritten Digits. UCI Machine "
-            "Learning Repository, 1998. doi:10.24432/C50P49.",
-        ),
+    return split_dataset(
+        Records(features=pixels, labels=labels),
+        draw_stratified(labels, TEST_SHARE, split),
+        name="digits",
+        task=Classification.named(tuple("0123456789")),
+        provenance=published_provenance("digits"),
     )
 
 
-def breast_cancer(*, split: int = 0) -> Dataset:
-    """569 tumours with thirty measurements in [−1, 1].
+def load_breast_cancer(*, split: int = 0) -> Dataset:
+    """Load 569 tumours with thirty measurements in [−1, 1].
 
-    >>> breast_cancer().shape
+    >>> load_breast_cancer().shape
     (30,)
     """
-    from sklearn.datasets import load_breast_cancer
+    from sklearn import datasets
 
-    bunch = load_breast_cancer()
+    bunch = datasets.load_breast_cancer()
     low, high = bunch.data.min(0), bunch.data.max(0)
     features = (2 * (bunch.data - low) / (high - low) - 1).astype(np.float32)
     labels = 1 - bunch.target.astype(np.int64)
-    return _dataset(
-        *(
-            "breast-cancer",
-            Records(features=features, labels=labels, keys=digests(bunch.data)),
-            split,
-        ),
-        ("benign", "malignant"),
-        Provenance(
-            source="Breast Cancer Wisconsin (Diagnostic), from scikit-learn",
-            licence="CC BY 4.0",
-            citation="Wolberg, Mangasarian, Street, Street. Breast Cancer Wisconsin (Diagnostic). "
-            "UCI Machine Learning Repository, 1995. doi:10.24432/C5DW2B.",
-        ),
+    return split_dataset(
+        Records(features=features, labels=labels, keys=digest_rows(bunch.data)),
+        draw_stratified(labels, TEST_SHARE, split),
+        name="breast-cancer",
+        task=Classification.named(("benign", "malignant")),
+        provenance=published_provenance("breast-cancer"),
     )
 
 
-def synthetic(
+def generate_synthetic(
     *,
     records: int = 2000,
     features: int = 13,
@@ -79,19 +78,19 @@ def synthetic(
     split: int = 0,
     seed: int = 0,
 ) -> Dataset:
-    """Gaussian clouds, one for each class, with centres ``separation`` apart on average.
+    """Generate one Gaussian cluster per class, with centres ``separation`` apart on average.
 
-    With a ``shape`` records are images of that shape (channels, height, width), not rows.
+    With ``shape`` the records are images of that shape (channels, height, width) instead of rows.
 
-    >>> data = synthetic(records=100, features=5, clients=3)
+    >>> data = generate_synthetic(records=100, features=5, clients=3)
     >>> data.shape, len(data.clients)
     ((5,), 3)
-    >>> synthetic(shape=[3, 8, 8], classes=10).shape
+    >>> generate_synthetic(shape=[3, 8, 8], classes=10).shape
     (3, 8, 8)
     """
     size = int(count("records", records))
-    frame = [int(count("shape", side)) for side in shape or [features]]
-    dimensions = math.prod(frame)
+    sides = [int(count("shape", side)) for side in shape or [features]]
+    dimensions = math.prod(sides)
     kinds = int(count("classes", classes))
     holders = int(count("clients", clients))
     distance = positive_number("separation", separation)
@@ -100,39 +99,23 @@ def synthetic(
             f"records = {size}: must be at least 5 for each of {kinds} classes (at least 2) "
             f"and {holders} clients"
         )
-    random = generator("seed", seed)
+    random = make_generator("seed", seed)
     centres = random.normal(size=(kinds, dimensions))
-    # Two centres drawn so are √(2d) apart on average.
+    # Two standard normal centres are √(2d) apart on average.
     centres *= distance / np.sqrt(2 * dimensions)
     labels = np.arange(size, dtype=np.int64) % kinds
     values = centres[labels] + random.normal(size=(size, dimensions)) / np.sqrt(dimensions)
-    made = Records(
-        # Most values lie in [−1, 1]; the rest is cut off, as medical ranges do.
-        features=np.clip(values, -1, 1).astype(np.float32).reshape(size, *frame),
+    generated = Records(
+        # Most values lie in [−1, 1]; the others are clipped, as values outside medical ranges are.
+        features=np.clip(values, -1, 1).astype(np.float32).reshape(size, *sides),
         labels=labels,
         clients=(np.arange(size, dtype=np.int64) // kinds) % holders,
     )
-    return _dataset(
-        *("synthetic", made, split, tuple(f"class {number}" for number in range(kinds))),
-        Provenance(source=f"generated by pacdp from seed {seed}", licence="public domain"),
-        tuple(f"client {number}" for number in range(holders)),
-    )
-
-
-def _dataset(
-    name: str,
-    records: Records,
-    split: int,
-    classes: tuple[str, ...],
-    provenance: Provenance,
-    clients: tuple[str, ...] = (),
-) -> Dataset:
-    test = stratified(records.labels, TEST_SHARE, split)
-    return Dataset(
-        name=name,
-        train=records.take(~test),
-        test=records.take(test),
-        task=Classification.named(classes),
-        clients=clients,
-        provenance=provenance,
+    return split_dataset(
+        generated,
+        draw_stratified(labels, TEST_SHARE, split),
+        name="synthetic",
+        task=Classification.named([f"class {number}" for number in range(kinds)]),
+        clients=tuple(f"client {number}" for number in range(holders)),
+        provenance=generated_provenance(seed),
     )

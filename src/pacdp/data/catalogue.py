@@ -1,4 +1,4 @@
-"""Every data set by its name."""
+"""The catalogue of data sets, and loading one by name."""
 
 import inspect
 from collections.abc import Callable
@@ -10,80 +10,59 @@ from typing import Any, TypeVar
 from pacdp.data import builtin, heart, images, strokes, user_folder
 from pacdp.data.images import ImageSet
 from pacdp.data.records import Dataset
+from pacdp.data.sources import SOURCES
 from pacdp.data.storage import VARIABLE, data_folder
 from pacdp.errors import DataError, InputError
-from pacdp.validation import meant
+from pacdp.validation import meant, refuse_unknown
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Listing:
-    """What the list of data sets says of one of them."""
+@dataclass(frozen=True)
+class CatalogueEntry:
+    """A data set that can be loaded by name: built in, or read from downloaded files."""
 
     name: str
-    summary: str
-    make: Callable[..., Dataset] | None = None
-    """Makes it from nothing, if it needs no files."""
-    files: ImageSet | None = None
-    """Where its files come from, if it needs them."""
+    loader: Callable[..., Dataset] | ImageSet
 
-    def where(self, folder: Path) -> str | None:
-        """Where it is: in the package, or in which folder; None if it must be got first."""
+    @property
+    def summary(self) -> str:
+        """A short description."""
+        return str(SOURCES[self.name]["summary"])
+
+    @property
+    def files(self) -> ImageSet | None:
+        """The image set that must be downloaded, or None if the data set is built in."""
+        return self.loader if isinstance(self.loader, ImageSet) else None
+
+    def location(self, folder: Path) -> str | None:
+        """Return ``built in`` or the folder with its files; None if they must be downloaded."""
         if self.files is None:
             return "built in"
-        place = self.files.place(folder)
+        place = self.files.locate(folder)
         return None if place is None else str(place)
 
 
-CATALOGUE = {
-    listing.name: listing
-    for listing in (
-        Listing(
-            name="heart",
-            summary="UCI Heart Disease, 740 complete records of four hospitals, 13 features",
-            make=heart.heart,
-        ),
-        Listing(
-            name="heart-full",
-            summary="the same, all 920 records, with flags for what is missing, 28 features",
-            make=heart.heart_full,
-        ),
-        Listing(name="mnist", summary="70,000 handwritten digits, 28 x 28", files=images.MNIST),
-        Listing(
-            name="cifar10",
-            summary="60,000 colour images, 32 x 32, 10 classes",
-            files=images.CIFAR10,
-        ),
-        Listing(
-            name="cifar100",
-            summary="60,000 colour images, 32 x 32, 100 classes",
-            files=images.CIFAR100,
-        ),
-        Listing(name="digits", summary="1,797 handwritten digits, 8 x 8", make=builtin.digits),
-        Listing(
-            name="breast-cancer", summary="569 tumours, 30 measurements", make=builtin.breast_cancer
-        ),
-        Listing(
-            name="synthetic",
-            summary="Gaussian clouds of any size, from a seed",
-            make=builtin.synthetic,
-        ),
-        Listing(
-            name="strokes",
-            summary="digits drawn from splines, 28 x 28, any number, from a seed",
-            make=strokes.strokes,
-        ),
-    )
+_LOADERS: dict[str, Callable[..., Dataset] | ImageSet] = {
+    "heart": heart.load_heart,
+    "heart-full": heart.load_heart_full,
+    "mnist": images.MNIST,
+    "cifar10": images.CIFAR10,
+    "cifar100": images.CIFAR100,
+    "digits": builtin.load_digits,
+    "breast-cancer": builtin.load_breast_cancer,
+    "synthetic": builtin.generate_synthetic,
+    "strokes": strokes.generate_strokes,
 }
+CATALOGUE = {name: CatalogueEntry(name, loader) for name, loader in _LOADERS.items()}
 
 
-def listing(name: str) -> Listing:
-    """The data set of that name; an unknown one is refused with the nearest that exist.
+def find_entry(name: str) -> CatalogueEntry:
+    """Return the catalogue entry of that name; for an unknown name the error suggests others.
 
-    >>> listing("heart").summary[:17]
+    >>> find_entry("heart").summary[:17]
     'UCI Heart Disease'
-    >>> listing("hart")
+    >>> find_entry("hart")
     Traceback (most recent call last):
     ...
     pacdp.errors.InputError: data = 'hart': unknown; did you mean heart or heart-full? there are ...
@@ -98,41 +77,36 @@ def listing(name: str) -> Listing:
     )
 
 
-def load(name: str | Path, *, folder: Path | None = None, **options: Any) -> Dataset:
-    """A data set by name, or the user's own by its folder. Files are verified as they are read.
+def load_dataset(name: str | Path, *, folder: Path | None = None, **options: Any) -> Dataset:
+    """Load a data set by its name in the catalogue, or the user's own by its folder.
 
-    ``options`` are those of the set: ``split`` (the seed of the test split) for the small ones,
+    ``options`` depend on the data set: ``split`` (the seed of the test split) for the small ones,
     sizes for ``synthetic`` and ``strokes``, ``labels`` (fine or coarse) for CIFAR-100, ``classes``,
-    ``unit`` and others for a folder.
+    ``unit`` and others for a folder. Downloaded files are verified while they are read.
 
-    >>> print(load("heart"))
+    >>> print(load_dataset("heart"))
     heart: 490 + 250 records (13,), 2 classes
     """
-    # A name of the catalogue is never taken for a folder that happens to be called so.
+    # A name in the catalogue wins over a folder of the same name.
     if str(name) and str(name) not in CATALOGUE and Path(name).is_dir():
-        return made_with(partial(user_folder.read_folder, Path(name)), options, str(name))
-    found = listing(str(name))
-    if found.make is not None:
-        return made_with(found.make, options, found.name)
-    assert found.files is not None
+        return call_with_options(partial(user_folder.read_folder, Path(name)), options, str(name))
+    entry = find_entry(str(name))
+    if not isinstance(entry.loader, ImageSet):
+        return call_with_options(entry.loader, options, entry.name)
     home = data_folder() if folder is None else folder
-    place = found.files.place(home)
+    place = entry.loader.locate(home)
     if place is None:
         raise DataError(
-            f"{found.name}: is not in {home} ({VARIABLE} names another folder); "
-            f"get it with: pacdp data get {found.name}"
+            f"{entry.name}: is not in {home} ({VARIABLE} names another folder); "
+            f"get it with: pacdp data get {entry.name}"
         )
-    pixels = found.files.read(place)
-    return made_with(partial(found.files.dataset, pixels), options, found.name)
+    pixels = entry.loader.read(place)
+    return call_with_options(partial(entry.loader.dataset, pixels), options, entry.name)
 
 
-def made_with(make: Callable[..., T], options: dict[str, Any], name: str) -> T:
-    """What ``make`` gives with these options; one that it does not take is refused by name."""
-    parameters = inspect.signature(make).parameters.values()
+def call_with_options(function: Callable[..., T], options: dict[str, Any], name: str) -> T:
+    """Call a function with keyword options; one that it does not have is refused by name."""
+    parameters = inspect.signature(function).parameters.values()
     allowed = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
-    unknown = [option for option in options if option not in allowed]
-    if unknown:
-        raise InputError(
-            f"{name}: has no option {unknown[0]}; there are {', '.join(allowed) or 'none'}"
-        )
-    return make(**options)
+    refuse_unknown(name, options, allowed, "option")
+    return function(**options)

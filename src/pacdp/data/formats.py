@@ -1,8 +1,8 @@
-"""Published file formats of image sets, read into arrays of bytes and nothing else.
+"""Published file formats of image sets, read into arrays of bytes.
 
-A file that is cut off, has the wrong size or is no such file at all is refused by its name. It may
-be any of the user's files, so no message quotes its content. The checksums in
-:mod:`pacdp.data.images` then say whether it is also the right one.
+A file that is truncated, has the wrong size or is of another format is refused by its name. It
+could be any of the user's files, so no error quotes its content. Whether it is the genuine file is
+verified by the checksums in :mod:`pacdp.data.images`.
 """
 
 import gzip
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pacdp.data.storage import LARGEST_MEMBER
+from pacdp.data.storage import LARGEST_MEMBER, refuse_damaged
 from pacdp.errors import DataError
 from pacdp.validation import describe_type
 
@@ -28,9 +28,9 @@ PIXELS = (3, 32, 32)
 
 
 def read_idx(path: Path, *, dimensions: int) -> Bytes:
-    """An idx file of unsigned bytes, as MNIST is published, plain or gzipped.
+    """Read an idx file of unsigned bytes, MNIST's format, plain or gzipped.
 
-    The first dimension counts the records. Only what the header promises is accepted.
+    The first dimension counts the records. The size must be that in the header.
     """
     with path.open("rb") as raw:
         zipped = raw.read(2) == b"\x1f\x8b"
@@ -46,21 +46,21 @@ def read_idx(path: Path, *, dimensions: int) -> Bytes:
                     raise DataError(
                         f"{path}: promises {shape}, more or less than any data set here"
                     )
-                # Straight into its place, so that there is never a second copy.
+                # Read in place, so that there is never a second copy.
                 values = np.empty(shape, np.uint8)
-                room, have = values.reshape(-1).data, 0
-                while got := stream.readinto(room[have:]):
-                    have += got
-                if have != len(room) or stream.read(1):
-                    found = have if have != len(room) else "more"
-                    raise DataError(f"{path}: holds {found} bytes, must hold {len(room)}")
+                buffer, done = values.reshape(-1).data, 0
+                while size := stream.readinto(buffer[done:]):
+                    done += size
+                if done != len(buffer) or stream.read(1):
+                    actual = done if done != len(buffer) else "more"
+                    raise DataError(f"{path}: holds {actual} bytes, must hold {len(buffer)}")
         except (EOFError, zlib.error, gzip.BadGzipFile):
             raise DataError(f"{path}: is damaged, cannot be unpacked as gzip") from None
     return values
 
 
 def write_idx(path: Path, values: Bytes) -> None:
-    """The same format, plain.
+    """Write an idx file, plain.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "labels"
@@ -76,17 +76,18 @@ def write_idx(path: Path, values: Bytes) -> None:
 def read_cifar_binary(
     paths: Sequence[Path], *, records: int, label_bytes: int
 ) -> tuple[Bytes, Bytes]:
-    """Images (n, 3, 32, 32) and label bytes (n, label_bytes) from CIFAR's binary version.
+    """Read images (n, 3, 32, 32) and label bytes (n, label_bytes) of CIFAR's binary version.
 
-    Each file holds ``records`` rows of the label bytes and then the pixels.
+    Each file has ``records`` rows, each with the label bytes followed by the pixels.
     """
-    row = label_bytes + int(np.prod(PIXELS))
+    row = label_bytes + math.prod(PIXELS)
     images = np.empty((records * len(paths), *PIXELS), np.uint8)
     labels = np.empty((records * len(paths), label_bytes), np.uint8)
     for number, path in enumerate(paths):
         part = slice(number * records, (number + 1) * records)
-        if path.stat().st_size != records * row:
-            raise DataError(f"{path}: has {path.stat().st_size} bytes, must have {records * row}")
+        size = path.stat().st_size
+        if size != records * row:
+            raise DataError(f"{path}: has {size} bytes, must have {records * row}")
         rows = np.fromfile(path, np.uint8).reshape(records, row)
         labels[part] = rows[:, :label_bytes]
         images[part] = rows[:, label_bytes:].reshape(-1, *PIXELS)
@@ -94,7 +95,7 @@ def read_cifar_binary(
 
 
 def write_cifar_binary(path: Path, images: Bytes, labels: Bytes) -> None:
-    """The same format, a thousand rows at a time."""
+    """Write a file of CIFAR's binary version, a thousand rows at a time."""
     with path.open("wb") as out:
         for start in range(0, len(images), 1000):
             part = slice(start, start + 1000)
@@ -103,7 +104,7 @@ def write_cifar_binary(path: Path, images: Bytes, labels: Bytes) -> None:
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Builds arrays, strings and numbers, and refuses to call anything else."""
+    """Reads arrays, strings and numbers, and refuses to call anything else."""
 
     ALLOWED = (
         ("_codecs", "encode"),
@@ -113,55 +114,54 @@ class _PlainUnpickler(pickle.Unpickler):
         ("numpy._core.multiarray", "_reconstruct"),
     )
 
+    def __init__(self, path: Path) -> None:
+        super().__init__(io.BytesIO(path.read_bytes()), encoding="bytes")
+        self.path = path
+
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in self.ALLOWED:
-            raise DataError("asks for code to be run, must hold arrays and labels only")
+            raise DataError(
+                f"{self.path}: asks for code to be run, must hold arrays and labels only"
+            )
         return super().find_class(module.replace("numpy.core", "numpy._core"), name)
 
 
 def read_cifar_pickle(
     path: Path, *, records: int, label_keys: Sequence[str]
 ) -> tuple[Bytes, Bytes]:
-    """Images and label bytes from a batch of CIFAR's Python version, without running it."""
-    try:
-        content = _PlainUnpickler(io.BytesIO(path.read_bytes()), encoding="bytes").load()
+    """Read images and label bytes of CIFAR's Python version, without running its pickle."""
+    with refuse_damaged(f"{path}: is damaged, is no batch of CIFAR's Python version"):
+        content = _PlainUnpickler(path).load()
         images = np.asarray(content[b"data"])
         labels = np.stack([np.asarray(content[key.encode()]) for key in label_keys], axis=1)
-        if images.dtype != np.uint8 or images.shape != (records, int(np.prod(PIXELS))):
-            raise DataError(f"images are {describe_type(images)} {images.shape}")
+        if images.dtype != np.uint8 or images.shape != (records, math.prod(PIXELS)):
+            raise DataError(f"{path}: images are {describe_type(images)} {images.shape}")
         fits = labels.shape == (records, len(label_keys)) and labels.dtype.kind in "iu"
         if not fits or labels.min() < 0 or labels.max() > 255:
-            raise DataError(f"labels are {describe_type(labels)} {labels.shape}")
-    except DataError as error:
-        raise DataError(f"{path}: {error}") from None
-    except Exception:  # a damaged pickle can fail in any way
-        raise DataError(f"{path}: is damaged, is no batch of CIFAR's Python version") from None
+            raise DataError(f"{path}: labels are {describe_type(labels)} {labels.shape}")
     return images.reshape(-1, *PIXELS), labels.astype(np.uint8)
 
 
 def read_image_rows(path: Path, *, records: int) -> Bytes:
-    """Images (n, 3, 32, 32) from a picture in which each row of pixels is one of them."""
+    """Read images (n, 3, 32, 32) from a PNG picture in which each row of pixels is an image."""
     from PIL import Image
 
-    try:
-        with warnings.catch_warnings(action="error"), Image.open(path) as picture:
-            if picture.format != "PNG" or picture.size != (32 * 32, records):
-                wanted = f"PNG of {(32 * 32, records)}"
-                raise DataError(f"{path}: is {picture.format} of {picture.size}, must be {wanted}")
-            rows = np.asarray(picture.convert("RGB"))
-    except DataError:
-        raise
-    except Exception:  # a damaged picture can fail in any way
-        raise DataError(f"{path}: is damaged, is no PNG picture") from None
+    with (
+        refuse_damaged(f"{path}: is damaged, is no PNG picture"),
+        warnings.catch_warnings(action="error"),
+        Image.open(path) as picture,
+    ):
+        if picture.format != "PNG" or picture.size != (32 * 32, records):
+            wanted = f"PNG of {(32 * 32, records)}"
+            raise DataError(f"{path}: is {picture.format} of {picture.size}, must be {wanted}")
+        rows = np.asarray(picture.convert("RGB"))
     return rows.reshape(records, 32, 32, 3).transpose(0, 3, 1, 2)
 
 
 def read_json_labels(path: Path, *, records: int) -> Bytes:
-    """A JSON list of labels, as (n, 1) bytes."""
-    try:
+    """Read a JSON list of labels, as (n, 1) bytes."""
+    with refuse_damaged(f"{path}: is damaged, is no JSON list of labels", OSError):
         labels = np.asarray(json.loads(path.read_bytes()))
-    except (ValueError, RecursionError):
-        raise DataError(f"{path}: is damaged, is no JSON list of labels") from None
     if labels.shape != (records,) or labels.dtype.kind not in "iu":
         raise DataError(
             f"{path}: holds {describe_type(labels)} {labels.shape}, must be {records} labels"

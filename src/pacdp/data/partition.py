@@ -1,30 +1,32 @@
-"""Who holds which records: natural, uniform or skewed splits among clients, from a seed.
+"""Partitions: which client holds which records, by nature or drawn from a seed.
 
-Every record is held by exactly one client and no client is empty. Where records belong to units,
-a unit is never torn apart. A partition is a value that is saved with a run and can be read back.
+Every record is held by exactly one client, and no client is empty. The records of a unit always
+stay together. A partition is saved with a run and can be loaded again.
 """
 
+import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pacdp.data.records import Array, Dataset, Records, generator
+from pacdp.data.records import Array, Dataset, Records, make_generator
 from pacdp.errors import DataError, InputError
-from pacdp.validation import count, member, positive_number
+from pacdp.validation import count, member, positive_number, refuse_unknown
 
+Generator = np.random.Generator
 Indices = list[NDArray[np.int64]]
-# A skewed draw that leaves a client without records is drawn again, this often.
+# A draw that leaves a client without records is repeated up to this number of times.
 ATTEMPTS = 100
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Partition:
-    """The training records of each client, by their position in the data set."""
+    """The indices of each client's training records in the data set."""
 
     data: str
     kind: str
@@ -33,11 +35,12 @@ class Partition:
     clients: tuple[str, ...]
     indices: tuple[NDArray[np.int64], ...]
     digest: str
-    """Of the records that were split: indices mean nothing for others."""
+    """Digest of the partitioned records; the indices are valid for these only."""
 
     def __post_init__(self) -> None:
-        held = np.sort(np.concatenate(self.indices))
-        if held.dtype.kind not in "iu" or not np.array_equal(held, np.arange(len(held))):
+        indices = np.sort(np.concatenate(self.indices))
+        whole = indices.dtype.kind in "iu"
+        if not whole or not np.array_equal(indices, np.arange(len(indices))):
             raise DataError(
                 f"partition of {self.data}: holds a record twice or not at all, must hold each once"
             )
@@ -47,40 +50,40 @@ class Partition:
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        """How many records each client holds."""
-        return np.array([len(index) for index in self.indices])
+        """The number of records of each client."""
+        return np.array(list(map(len, self.indices)))
 
     @property
     def named_sizes(self) -> dict[str, int]:
-        """How many records each client holds, by its name."""
+        """The number of records by the client's name."""
         return dict(zip(self.clients, self.sizes.tolist(), strict=True))
 
     def named_units(self, dataset: Dataset) -> dict[str, int]:
-        """How many units each client holds, by its name."""
+        """Return the number of units by the client's name."""
         counts = [
             len(records) if records.units is None else len(np.unique(records.units))
-            for records in self.of(dataset)
+            for records in self.client_records(dataset)
         ]
         return dict(zip(self.clients, counts, strict=True))
 
-    def of(self, dataset: Dataset) -> "Shares":
-        """Each client's own records, copied out when they are asked for."""
+    def client_records(self, dataset: Dataset) -> "ClientRecords":
+        """Return each client's records, which are copied on access."""
         if self.digest != dataset.train.digest:
             raise DataError(
                 f"partition of {self.data}: was made for other records than these of {dataset.name}"
             )
-        return Shares(dataset.train, self.indices)
+        return ClientRecords(dataset.train, self.indices)
 
-    def counts(self, dataset: Dataset) -> NDArray[np.int64]:
-        """How many records of each class each client holds: (clients, classes).
+    def class_counts(self, dataset: Dataset) -> NDArray[np.int64]:
+        """Return the number of records of each class at each client, (clients, classes).
 
-        One column for a task without classes.
+        A task without classes has one column.
         """
         groups, kinds = dataset.task.groups(dataset.train.labels), dataset.task.group_count
         return np.array([np.bincount(groups[index], minlength=kinds) for index in self.indices])
 
     def save(self, path: Path | str) -> None:
-        """Write it as JSON."""
+        """Write the partition as JSON."""
         content = {
             **{name: getattr(self, name) for name in ("data", "kind", "seed", "digest")},
             "settings": dict(self.settings),
@@ -91,12 +94,12 @@ class Partition:
 
     @classmethod
     def load(cls, path: Path | str) -> "Partition":
-        """Read what :meth:`save` wrote.
+        """Read a partition that :meth:`save` wrote.
 
         >>> import tempfile
-        >>> from pacdp.data import load
+        >>> from pacdp.data import load_dataset
         >>> path = Path(tempfile.mkdtemp()) / "partition.json"
-        >>> partition(load("heart"), "natural").save(path)
+        >>> partition_records(load_dataset("heart"), "natural").save(path)
         >>> Partition.load(path).clients
         ('cleveland', 'hungary', 'switzerland', 'long-beach')
         """
@@ -111,8 +114,8 @@ class Partition:
             raise DataError(f"{path}: is no partition that pacdp saved") from None
 
 
-class Shares(Sequence[Records]):
-    """The records of each client. Those of clients that nobody asks take no memory."""
+class ClientRecords(Sequence[Records]):
+    """The records of each client, copied on access: those that are not used take no memory."""
 
     def __init__(self, records: Records, indices: Sequence[NDArray[np.int64]]) -> None:
         self._records = records
@@ -121,35 +124,29 @@ class Shares(Sequence[Records]):
     def __len__(self) -> int:
         return len(self._indices)
 
-    @overload
-    def __getitem__(self, client: int) -> Records: ...
-
-    @overload
-    def __getitem__(self, client: slice) -> list[Records]: ...
-
-    def __getitem__(self, client: int | slice) -> Records | list[Records]:
+    def __getitem__(self, client: Any) -> Any:
         if isinstance(client, slice):
             return [self._records.take(index) for index in self._indices[client]]
         return self._records.take(self._indices[client])
 
 
-def partition(
+def partition_records(
     dataset: Dataset, kind: str, *, clients: int | None = None, seed: int = 0, **settings: float
 ) -> Partition:
-    """Split the training records among clients.
+    """Distribute the training records to clients.
 
     ========================  =====================================================================
-    ``natural``               by who holds them in the source
+    ``natural``               as in the source
     ``iid``                   shuffled, in equal parts
-    ``dirichlet`` alpha       each class is spread over clients by Dirichlet(α) shares
-    ``shards`` per_client     sorted by label, cut, and so many pieces for each client
-    ``quantity`` beta         shuffled, in parts of Dirichlet(β) sizes
-    ``near-global``           unequal sizes, and label shares that scatter around the global ones by
-    concentration             Dirichlet(concentration): how we read the paper's partition
+    ``dirichlet`` alpha       each class is distributed by shares drawn from Dirichlet(α)
+    ``shards`` per_client     sorted by label, cut into shards, and so many shards for each client
+    ``quantity`` beta         shuffled, in parts whose sizes are drawn from Dirichlet(β)
+    ``near-global``           unequal sizes, and label shares drawn around the global ones from
+    concentration, sizes      Dirichlet(concentration): our reading of the paper's partition
     ========================  =====================================================================
 
-    >>> from pacdp.data import load
-    >>> partition(load("digits"), "shards", clients=10, per_client=2).sizes.sum()
+    >>> from pacdp.data import load_dataset
+    >>> partition_records(load_dataset("digits"), "shards", clients=10, per_client=2).sizes.sum()
     np.int64(1438)
     """
     member("partition", kind, KINDS)
@@ -162,13 +159,8 @@ def partition(
             )
         indices, names = _natural(dataset)
     else:
-        rule, defaults = RULES[kind]
-        unknown = [name for name in settings if name not in defaults]
-        if unknown:
-            raise InputError(
-                f"partition {kind}: has no setting {unknown[0]}; "
-                f"there are {', '.join(defaults) or 'none'}"
-            )
+        defaults = SETTINGS[kind]
+        refuse_unknown(f"partition {kind}", settings, defaults)
         settings = {n: positive_number(n, settings.get(n, v)) for n, v in defaults.items()}
         if clients is None:
             raise InputError(f"partition {kind}: needs the number of clients")
@@ -177,13 +169,17 @@ def partition(
                 f"partition {kind}: splits by class; {dataset.task} has natural, iid and quantity"
             )
         number = int(count("clients", clients))
-        labels, belongs = _by_unit(dataset)
+        labels, unit_of_record = _group_by_unit(dataset)
         if number > len(labels):
             raise InputError(
                 f"clients = {number}: must be at most {len(labels)}, or some would have no records"
             )
-        chosen = _draw(rule, labels, number, seed, settings, kind)
-        indices = _expanded(chosen, belongs)
+        # Units are distributed, and take their records along.
+        client_of_unit = np.empty(len(labels), np.int64)
+        for client, units in enumerate(_draw(kind, labels, number, seed, settings)):
+            client_of_unit[units] = client
+        holders = client_of_unit[unit_of_record]
+        indices = [np.flatnonzero(holders == client) for client in range(number)]
         names = tuple(f"client {n}" for n in range(number))
     return Partition(
         data=dataset.name,
@@ -209,120 +205,112 @@ def _natural(dataset: Dataset) -> tuple[Indices, tuple[str, ...]]:
     return indices, tuple(dataset.clients)
 
 
-def _by_unit(dataset: Dataset) -> tuple[Array, Array]:
-    """The class of each unit, and the unit of each record."""
+def _group_by_unit(dataset: Dataset) -> tuple[Array, Array]:
+    """Return the class of each unit, and the number of each record's unit."""
     records = dataset.train
     units = np.arange(len(records)) if records.units is None else records.units
-    _, first, belongs = np.unique(units, return_index=True, return_inverse=True)
-    return dataset.task.groups(records.labels[first]), belongs
-
-
-def _expanded(chosen: Indices, belongs: Array) -> Indices:
-    """From units to their records."""
-    owner = np.empty(belongs.max() + 1, np.int64)
-    for client, units in enumerate(chosen):
-        owner[units] = client
-    holder = owner[belongs]
-    return [np.flatnonzero(holder == client) for client in range(len(chosen))]
-
-
-Rule = Callable[[Array, int, np.random.Generator, Mapping[str, float]], Indices]
+    _, first, unit_of_record = np.unique(units, return_index=True, return_inverse=True)
+    return dataset.task.groups(records.labels[first]), unit_of_record
 
 
 def _draw(
-    rule: Rule, labels: Array, clients: int, seed: int, settings: Mapping[str, float], kind: str
+    kind: str, labels: Array, clients: int, seed: int, settings: Mapping[str, float]
 ) -> Indices:
-    random = generator("seed", seed)
+    random = make_generator("seed", seed)
     for _ in range(ATTEMPTS):
         with np.errstate(all="ignore"):
-            found = rule(labels, clients, random, settings)
-        if found and all(len(index) for index in found):
-            return found
+            indices = RULES[kind](labels, clients, random, **settings)
+        if indices and all(len(index) for index in indices):
+            return indices
     raise InputError(
         f"partition {kind}: {ATTEMPTS} draws each left a client without records; "
         "must have fewer clients or other settings"
     )
 
 
-def _iid(
-    labels: Array, clients: int, random: np.random.Generator, settings: Mapping[str, float]
-) -> Indices:
+# The rules take labels, the number of clients, a generator and their settings. They return the
+# indices of each client, or an empty list if the draw has failed.
+
+
+def _iid(labels: Array, clients: int, random: Generator) -> Indices:
     return np.array_split(random.permutation(len(labels)), clients)
 
 
-def _dirichlet(
-    labels: Array, clients: int, random: np.random.Generator, settings: Mapping[str, float]
-) -> Indices:
+def _dirichlet(labels: Array, clients: int, random: Generator, alpha: float = 0.5) -> Indices:
     kinds = int(labels.max()) + 1
-    shares = random.dirichlet(np.full(clients, settings["alpha"]), size=kinds).T
-    return _allocated(labels, shares, random)
+    return _allocate(labels, random.dirichlet(np.full(clients, alpha), size=kinds).T, random)
 
 
-def _shards(
-    labels: Array, clients: int, random: np.random.Generator, settings: Mapping[str, float]
-) -> Indices:
-    each = int(count("per_client", settings["per_client"]))
+def _shards(labels: Array, clients: int, random: Generator, per_client: float = 2.0) -> Indices:
+    each = int(count("per_client", per_client))
     if each * clients > len(labels):
         raise InputError(
             f"per_client = {each}: {each * clients} shards are more than {len(labels)} records"
         )
-    # Shuffled first, so that which records of a class come together is chance.
+    # Shuffled first, so that the records of a class are in random order.
     order = random.permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]
     shards = np.array_split(order, each * clients)
-    dealt = random.permutation(each * clients).reshape(clients, each)
-    return [np.concatenate([shards[shard] for shard in hand]) for hand in dealt]
+    assigned = random.permutation(each * clients).reshape(clients, each)
+    return [np.concatenate([shards[shard] for shard in row]) for row in assigned]
 
 
-def _quantity(
-    labels: Array, clients: int, random: np.random.Generator, settings: Mapping[str, float]
-) -> Indices:
-    shares = random.dirichlet(np.full(clients, settings["beta"]))
+def _quantity(labels: Array, clients: int, random: Generator, beta: float = 1.0) -> Indices:
+    shares = random.dirichlet(np.full(clients, beta))
     if not np.isfinite(shares).all():
         return []
-    cuts = np.cumsum(_rounded(shares, len(labels)))[:-1]
-    return np.split(random.permutation(len(labels)), cuts)
+    return _split_by_weight(random.permutation(len(labels)), shares)
 
 
 def _near_global(
-    labels: Array, clients: int, random: np.random.Generator, settings: Mapping[str, float]
+    labels: Array,
+    clients: int,
+    random: Generator,
+    concentration: float = 100.0,
+    sizes: float = 5.0,
 ) -> Indices:
     overall = np.bincount(labels) / len(labels)
-    sizes = random.dirichlet(np.full(clients, settings["sizes"]))
+    client_shares = random.dirichlet(np.full(clients, sizes))
     present = overall > 0
     shares = np.zeros((clients, len(overall)))
-    shares[:, present] = random.dirichlet(settings["concentration"] * overall[present], clients)
-    return _allocated(labels, sizes[:, None] * shares, random)
+    shares[:, present] = random.dirichlet(concentration * overall[present], clients)
+    return _allocate(labels, client_shares[:, None] * shares, random)
 
 
-def _allocated(labels: Array, weights: Array, random: np.random.Generator) -> Indices:
-    """Deal out each class among clients in proportion to its column of weights."""
-    dealt: list[list[Array]] = [[] for _ in weights]
-    for kind in np.unique(labels):
-        if not 0 < weights[:, kind].sum() < np.inf:
-            return []  # a class that nobody drew: drawn again
-        members = random.permutation(np.flatnonzero(labels == kind))
-        cuts = np.cumsum(_rounded(weights[:, kind], len(members)))[:-1]
-        for hand, part in zip(dealt, np.split(members, cuts), strict=True):
-            hand.append(part)
-    return [np.concatenate(hand) for hand in dealt]
+def _allocate(labels: Array, weights: Array, random: Generator) -> Indices:
+    """Distribute each class to clients in proportion to its column of weights."""
+    parts = []
+    for label in np.unique(labels):
+        if not 0 < weights[:, label].sum() < np.inf:
+            return []
+        members = random.permutation(np.flatnonzero(labels == label))
+        parts.append(_split_by_weight(members, weights[:, label]))
+    return [np.concatenate(held) for held in zip(*parts, strict=True)]
 
 
-def _rounded(weights: Array, total: int) -> NDArray[np.int64]:
-    """Whole numbers in proportion to ``weights`` that add up to ``total`` (largest remainder)."""
-    exact = weights / weights.sum() * total
-    whole = np.floor(exact).astype(np.int64)
-    rest = total - int(whole.sum())
-    whole[np.argsort(whole - exact, kind="stable")[:rest]] += 1
-    return whole
+def _split_by_weight(members: Array, weights: Array) -> Indices:
+    """Cut an array into parts whose sizes are proportional to ``weights`` (largest remainder)."""
+    exact = weights / weights.sum() * len(members)
+    sizes = np.floor(exact).astype(np.int64)
+    rest = len(members) - int(sizes.sum())
+    sizes[np.argsort(sizes - exact, kind="stable")[:rest]] += 1
+    return np.split(members, np.cumsum(sizes)[:-1])
 
 
-# Each drawn kind with its settings and what they are unless given.
-RULES: dict[str, tuple[Rule, Mapping[str, float]]] = {
-    "iid": (_iid, {}),
-    "dirichlet": (_dirichlet, {"alpha": 0.5}),
-    "shards": (_shards, {"per_client": 2.0}),
-    "quantity": (_quantity, {"beta": 1.0}),
-    "near-global": (_near_global, {"concentration": 100.0, "sizes": 5.0}),
+RULES: dict[str, Callable[..., Indices]] = {
+    "iid": _iid,
+    "dirichlet": _dirichlet,
+    "shards": _shards,
+    "quantity": _quantity,
+    "near-global": _near_global,
 }
+SETTINGS: dict[str, dict[str, float]] = {
+    kind: {
+        name: parameter.default
+        for name, parameter in inspect.signature(rule).parameters.items()
+        if parameter.default is not parameter.empty
+    }
+    for kind, rule in RULES.items()
+}
+"""The settings of each kind of partition, with their defaults."""
 KINDS = ("natural", *RULES)

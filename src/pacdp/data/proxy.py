@@ -1,10 +1,10 @@
-"""Public stand-ins for private data: a data set, where it came from, and proof that it is apart.
+"""Public proxies for private data, and the check that they share no record with a client.
 
-The offline phase may look at a proxy as often as it likes, because no client's record is in it. So
-a proxy that shares a record with a client is refused. Records are told apart by the digest of what
-the source published, where this package made them, and of their features: the scaling, cropping and
-augmenting done here hides nothing, nor does keeping pixels as floats. A near copy, with another
-value somewhere, is another record, and is not found.
+The offline phase may use a proxy without limit, because it contains no client's record. A proxy
+that shares a record with a client is therefore refused. Records are compared by the digest of the
+source record, where this package derived them from one, and by that of their features, so scaling,
+cropping, augmentation and storing pixels as floats hide nothing. A near copy that differs in some
+value counts as another record and is not found.
 """
 
 import math
@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from scipy.stats import norm
 
-from pacdp.data.catalogue import load, made_with
+from pacdp.data.catalogue import call_with_options, load_dataset
 from pacdp.data.heart import HOSPITALS
-from pacdp.data.records import Array, Dataset, Records, digests, generator
+from pacdp.data.records import Array, Dataset, Records, digest_rows, make_generator
 from pacdp.errors import DataError, InputError
 from pacdp.tasks import Classification
 from pacdp.validation import count, member
@@ -25,7 +25,7 @@ from pacdp.validation import count, member
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Proxy:
-    """Public data that stand in for private ones, and how they were made."""
+    """A public data set that replaces a private one offline, and how it was made."""
 
     data: Dataset
     stands_for: str
@@ -36,105 +36,102 @@ class Proxy:
 
 
 def refuse_overlap(proxy: Dataset, private: Dataset | Sequence[Records]) -> None:
-    """Refuse a proxy of which any record is also one of the clients' records.
+    """Refuse a proxy that shares any record with the clients.
 
-    The refusal says no more than that: how many records are shared, and which, is private.
+    The error does not say how many records are shared, or which: that is private.
 
-    >>> from pacdp.data import load
-    >>> refuse_overlap(load("breast-cancer"), load("heart"))
-    >>> refuse_overlap(load("heart-full"), load("heart"))
+    >>> from pacdp.data import load_dataset
+    >>> refuse_overlap(load_dataset("breast-cancer"), load_dataset("heart"))
+    >>> refuse_overlap(load_dataset("heart-full"), load_dataset("heart"))
     Traceback (most recent call last):
     ...
     pacdp.errors.DataError: proxy heart-full: shares records with private data, must share none
     """
     held = [private.train, private.test] if isinstance(private, Dataset) else list(private)
-    theirs = {name for records in held for name in _names(records)}
-    public = _names(proxy.train) | _names(proxy.test)
-    if not theirs.isdisjoint(public):
+    identities = {identity for records in held for identity in _identify(records)}
+    if not identities.isdisjoint(_identify(proxy.train) | _identify(proxy.test)):
         raise DataError(f"proxy {proxy.name}: shares records with private data, must share none")
 
 
-def _names(records: Records) -> set[bytes]:
-    """Everything that identifies the records: where each came from, and what is in it."""
+def _identify(records: Records) -> set[bytes]:
+    """Return everything that identifies the records: digests of their sources and features."""
     values = records.features
-    kinds = [digests(values)]
+    digests = [digest_rows(values)]
     if values.dtype.kind == "f":
-        # Pixels that were divided by 255 are what they were before.
+        # Undo a division of pixels by 255.
         with np.errstate(over="ignore"):
-            kinds.append(digests(values * values.dtype.type(255)))
+            digests.append(digest_rows(values * values.dtype.type(255)))
     if records.keys is not None:
-        kinds.append(records.keys)
-    return {bytes(name) for names in kinds for name in names}
+        digests.append(records.keys)
+    return {bytes(digest) for rows in digests for digest in rows}
 
 
-def proxy_for(name: str, proxy: str | None = None, **options: Any) -> Proxy:
-    """A ready proxy for a data set: of :data:`PAIRS`, the first unless told.
+def load_proxy(name: str, proxy: str | None = None, **options: Any) -> Proxy:
+    """Load a predefined proxy for a data set, by default the first in :data:`PROXIES`.
 
-    >>> made = proxy_for("heart", "synthetic")
-    >>> made.data.shape, made.data.clients
+    >>> substitute = load_proxy("heart", "synthetic")
+    >>> substitute.data.shape, substitute.data.clients
     ((13,), ('cleveland', 'hungary', 'switzerland', 'long-beach'))
     """
-    if name not in PAIRS:
-        raise InputError(f"proxy for {name}: there is none ready, only for {', '.join(PAIRS)}")
-    choices = PAIRS[name]
+    if name not in PROXIES:
+        raise InputError(f"proxy for {name}: there is none ready, only for {', '.join(PROXIES)}")
+    choices = PROXIES[name]
     chosen = member("proxy", next(iter(choices)) if proxy is None else proxy, choices)
-    return made_with(choices[chosen], options, f"proxy {chosen} for {name}")
+    return call_with_options(choices[chosen], options, f"proxy {chosen} for {name}")
 
 
 def digits_for_mnist(*, copies: int = 10, seed: int = 0) -> Proxy:
-    """scikit-learn's digits in MNIST's frame, each in several slightly bent copies.
+    """Convert scikit-learn's digits to MNIST's format, with several augmented copies of each.
 
     They are enlarged to MNIST's box of 20 pixels and centred by their mass in 28, as MNIST was
-    made; copies are turned, slanted, stretched and shifted at random. Test records are enlarged
-    only.
+    made. Copies are rotated, slanted, stretched and shifted at random; test records are not.
     """
-    source = load("digits")
+    source = load_dataset("digits")
     number = int(count("copies", copies))
-    random = generator("seed", seed)
+    random = make_generator("seed", seed)
     return Proxy(
         data=replace(
             source,
             name="digits-for-mnist",
-            train=_framed(source.train, number, random),
-            test=_framed(source.test, 0, random),
+            train=_enlarge(source.train, number, random),
+            test=_enlarge(source.test, 0, random),
         ),
         stands_for="mnist",
         made_by=f"enlarged to 28 x 28, {number} bent copies each, seed {seed}",
     )
 
 
-def _framed(records: Records, copies: int, random: np.random.Generator) -> Records:
-    """Each 8×8 image in a 28×28 frame; with copies, so many bent ones instead of the plain one."""
+def _enlarge(records: Records, copies: int, random: np.random.Generator) -> Records:
+    """Convert 8×8 images to 28×28; ``copies`` augmented ones instead of the plain one, if any."""
     index = np.repeat(np.arange(len(records)), max(copies, 1))
-    images = np.stack([_frame(records.features[i, 0], copies > 0, random) for i in index])
+    images = np.stack([_enlarge_image(records.features[i, 0], copies > 0, random) for i in index])
     keys = records.identities()
     return Records(features=images[:, None], labels=records.labels[index], keys=keys[index])
 
 
-def _frame(image: Array, bent: bool, random: np.random.Generator) -> Array:
+def _enlarge_image(image: Array, augment: bool, random: np.random.Generator) -> Array:
     from scipy import ndimage
 
-    turn = slant = 0.0
+    angle = slant = 0.0
     high = wide = 1.0
-    if bent:
-        turn, slant = random.uniform(-0.2, 0.2), random.uniform(-0.2, 0.2)
+    if augment:
+        angle, slant = random.uniform(-0.2, 0.2), random.uniform(-0.2, 0.2)
         high, wide = random.uniform(0.85, 1.1, size=2)
-    # From a place in the frame to one in the 8×8 image: 20 pixels of the frame hold its 8.
-    rotation = np.array([[math.cos(turn), -math.sin(turn)], [math.sin(turn), math.cos(turn)]])
-    step = 8 / 20 * np.array([[1 / high, 0.0], [slant, 1 / wide]]) @ rotation
+    # Maps a position in the result to one in the 8×8 image: 20 pixels correspond to 8.
+    rotation = np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
+    matrix = 8 / 20 * np.array([[1 / high, 0.0], [slant, 1 / wide]]) @ rotation
     values = image.astype(np.float64)
-    mass = values.sum()
-    middle = np.array(ndimage.center_of_mass(values)) if mass else np.full(2, 3.5)
-    # MNIST's centre of mass lies at pixel 14 of 28; copies are a pixel or so off.
-    centre = np.full(2, 14.0) + (random.uniform(-1, 1, size=2) if bent else 0)
-    frame = ndimage.affine_transform(
-        values, step, middle - step @ centre, output_shape=(28, 28), order=1
+    middle = np.array(ndimage.center_of_mass(values)) if values.sum() else np.full(2, 3.5)
+    # MNIST's centre of mass is at pixel 14 of 28; copies are shifted by up to a pixel.
+    centre = np.full(2, 14.0) + (random.uniform(-1, 1, size=2) if augment else 0)
+    result = ndimage.affine_transform(
+        values, matrix, middle - matrix @ centre, output_shape=(28, 28), order=1
     )
-    return np.clip(np.round(frame), 0, 255).astype(np.uint8)
+    return np.clip(np.round(result), 0, 255).astype(np.uint8)
 
 
-# Three images are in CIFAR-10 and in CIFAR-100, pixel by pixel: a truck that is also a pickup
-# truck, an automobile that is also a bus, and a dog that is also cattle.
+# Three images are identical in CIFAR-10 and CIFAR-100: a truck that is also a pickup truck, an
+# automobile that is also a bus, and a dog that is also cattle.
 SHARED_BY_CIFARS = (
     "19ecaae89ca6d5451fe82fa19445d07e",
     "3dd2dda5e4eaca6bce5743673502705f",
@@ -142,140 +139,113 @@ SHARED_BY_CIFARS = (
 )
 
 
-def without_shared(records: Records) -> Records:
-    """CIFAR's images without those that the other CIFAR has as well."""
-    shared = [bytes(one).hex() in SHARED_BY_CIFARS for one in records.identities()]
+def drop_shared_images(records: Records) -> Records:
+    """Remove the images that CIFAR-10 and CIFAR-100 have in common."""
+    shared = [bytes(identity).hex() in SHARED_BY_CIFARS for identity in records.identities()]
     return records.take(~np.array(shared))
 
 
+def select_classes(source: Dataset, chosen: Array, name: str) -> Dataset:
+    """Return the records of some classes of a CIFAR set, without the images that both sets share.
+
+    ``chosen`` are sorted class numbers; the classes are numbered anew.
+    """
+
+    def select(records: Records) -> Records:
+        members = drop_shared_images(records.take(np.isin(records.labels, chosen)))
+        return replace(members, labels=np.searchsorted(chosen, members.labels))
+
+    task = Classification.named([source.task.class_names[number] for number in chosen])
+    return source.map_records(select, name=name, task=task)
+
+
 def cifar100_for_cifar10(*, seed: int = 0) -> Proxy:
-    """Ten of CIFAR-100's twenty superclasses, drawn from a seed: as many classes as CIFAR-10."""
-    source = load("cifar100", labels="coarse")
-    chosen = np.sort(generator("seed", seed).permutation(source.task.group_count)[:10])
-
-    def part(records: Records) -> Records:
-        kept = without_shared(records.take(np.isin(records.labels, chosen)))
-        return replace(kept, labels=np.searchsorted(chosen, kept.labels))
-
+    """Select ten of CIFAR-100's twenty superclasses: as many classes as CIFAR-10."""
+    source = load_dataset("cifar100", labels="coarse")
+    chosen = np.sort(make_generator("seed", seed).permutation(source.task.group_count)[:10])
     return Proxy(
-        data=replace(
-            source,
-            name="cifar100-for-cifar10",
-            train=part(source.train),
-            test=part(source.test),
-            task=Classification.named([source.task.class_names[n] for n in chosen]),
-        ),
+        data=select_classes(source, chosen, "cifar100-for-cifar10"),
         stands_for="cifar10",
         made_by=f"ten of the twenty superclasses, drawn with seed {seed}",
     )
 
 
 def cifar10_for_cifar100() -> Proxy:
-    """CIFAR-10, with a tenth of the classes."""
-    source = load("cifar10")
-    train, test = without_shared(source.train), without_shared(source.test)
+    """Use CIFAR-10, which has a tenth of the classes."""
     return Proxy(
-        data=replace(source, name="cifar10-for-cifar100", train=train, test=test),
+        data=load_dataset("cifar10").map_records(drop_shared_images, name="cifar10-for-cifar100"),
         stands_for="cifar100",
         made_by="as it is but for three images that CIFAR-100 has, too",
     )
 
 
 def breast_cancer_for_heart(*, seed: int = 0) -> Proxy:
-    """Breast cancer's thirty measurements in the thirteen directions in which they vary most.
+    """Project breast cancer's thirty measurements onto their first thirteen principal directions.
 
-    Scaled to [−1, 1] like Heart's, and dealt out to four clients of the hospitals' public sizes.
+    They are scaled to [−1, 1] like Heart's and distributed to four clients of the hospitals' sizes.
     """
-    source = load("breast-cancer")
+    source = load_dataset("breast-cancer")
     middle = source.train.features.mean(0)
     _, _, directions = np.linalg.svd(source.train.features - middle, full_matrices=False)
     largest = np.abs((source.train.features - middle) @ directions[:13].T).max(0)
 
-    def part(records: Records) -> Records:
-        turned = (records.features - middle) @ directions[:13].T / largest
-        return replace(
-            records,
-            features=np.clip(turned, -1, 1).astype(np.float32),
-            keys=records.identities(),
-        )
+    def project(records: Records) -> Records:
+        values = (records.features - middle) @ directions[:13].T / largest
+        features = np.clip(values, -1, 1).astype(np.float32)
+        return replace(records, features=features, keys=records.identities())
 
-    return Proxy(
-        data=replace(
-            source,
-            name="breast-cancer-for-heart",
-            train=_like_hospitals(part(source.train), seed),
-            test=part(source.test),
-            clients=HOSPITALS,
-        ),
-        stands_for="heart",
-        made_by="13 principal directions, dealt out to four clients",
+    return _proxy_for_heart(
+        source.map_records(project, name="breast-cancer-for-heart"),
+        "13 principal directions, dealt out to four clients",
+        seed,
     )
 
 
 def synthetic_for_heart(*, seed: int = 0, records: int = 740, separation: float = 2.0) -> Proxy:
-    """Gaussian clouds with Heart's number of records, features and clients."""
-    return _clouds(
-        "synthetic-for-heart",
-        "Gaussian clouds, dealt out to four clients",
-        seed=seed,
-        records=records,
-        features=13,
-        separation=separation,
+    """Generate Gaussian clusters with Heart's number of records, features and clients."""
+    data = load_dataset(
+        "synthetic", records=records, features=13, clients=4, separation=separation, seed=seed
     )
+    data = replace(data, name="synthetic-for-heart")
+    return _proxy_for_heart(data, "Gaussian clouds, dealt out to four clients", seed)
 
 
-# How well age, sex, pain and risk factors tell who has coronary disease: the c-statistic of the
-# clinical model of Genders et al. (BMJ 344, 2012). Nothing of it is from the four hospitals.
+# The c-statistic of the clinical model of Genders et al. (BMJ 344, 2012), which predicts coronary
+# disease from age, sex, pain and risk factors. It does not depend on the four hospitals.
 _DISCRIMINATION = 0.79
 
 
 def patients_for_heart(*, seed: int = 0, records: int = 5000, features: int = 13) -> Proxy:
-    """Gaussian clouds that lie as close as published clinical models find patients to do.
+    """Generate Gaussian clusters that are as hard to separate as patients in published studies.
 
-    How far apart classes are decides which plan is good: where they hardly overlap any would do.
+    The best hyperparameters depend on the distance of the classes; any would do if they hardly
+    overlapped.
     """
-    # Two clouds of deviation 1 and distance d' have a c-statistic of Φ(d'/√2); those of the
-    # generator have a deviation of 1/√features.
-    apart = math.sqrt(2) * float(norm.ppf(_DISCRIMINATION)) / math.sqrt(features)
+    # Two clusters of standard deviation 1 and distance d' have a c-statistic of Φ(d'/√2); those of
+    # the generator have a standard deviation of 1/√features.
+    separation = math.sqrt(2) * float(norm.ppf(_DISCRIMINATION)) / math.sqrt(features)
+    data = load_dataset(
+        "synthetic", records=records, features=features, clients=4, separation=separation, seed=seed
+    )
     made_by = f"Gaussian clouds of c-statistic {_DISCRIMINATION}, dealt out to four clients"
-    return _clouds(
-        "patients-for-heart",
-        made_by,
-        seed=seed,
-        records=records,
-        features=features,
-        separation=apart,
-    )
+    return _proxy_for_heart(replace(data, name="patients-for-heart"), made_by, seed)
 
 
-def _clouds(
-    name: str, made_by: str, *, seed: int, records: int, features: int, separation: float
-) -> Proxy:
-    """Gaussian clouds in the hands of four clients of the hospitals' sizes."""
-    made = load(
-        "synthetic",
-        records=records,
-        features=features,
-        clients=4,
-        separation=separation,
-        seed=seed,
-    )
-    train = _like_hospitals(made.train, seed)
-    data = replace(made, name=name, train=train, clients=HOSPITALS)
-    return Proxy(data=data, stands_for="heart", made_by=made_by)
-
-
-def _like_hospitals(records: Records, seed: int) -> Records:
-    """Clients of the sizes of the four hospitals, which are public."""
+def _proxy_for_heart(data: Dataset, made_by: str, seed: int) -> Proxy:
+    """Distribute the training records to four clients of the hospitals' sizes, which are public."""
     sizes = np.array([303, 261, 46, 130])
-    ends = np.round(np.cumsum(sizes) / sizes.sum() * len(records)).astype(np.int64)
-    order = generator("seed", seed).permutation(len(records))
-    clients = np.empty(len(records), np.int64)
-    clients[order] = np.searchsorted(ends, np.arange(len(records)), side="right")
-    return replace(records, clients=clients)
+    records = len(data.train)
+    ends = np.round(np.cumsum(sizes) / sizes.sum() * records).astype(np.int64)
+    order = make_generator("seed", seed).permutation(records)
+    clients = np.empty(records, np.int64)
+    clients[order] = np.searchsorted(ends, np.arange(records), side="right")
+    train = replace(data.train, clients=clients)
+    return Proxy(
+        data=replace(data, train=train, clients=HOSPITALS), stands_for="heart", made_by=made_by
+    )
 
 
-PAIRS: dict[str, dict[str, Callable[..., Proxy]]] = {
+PROXIES: dict[str, dict[str, Callable[..., Proxy]]] = {
     "mnist": {"digits": digits_for_mnist},
     "cifar10": {"cifar100": cifar100_for_cifar10},
     "cifar100": {"cifar10": cifar10_for_cifar100},

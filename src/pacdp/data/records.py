@@ -1,14 +1,14 @@
-"""Records, and the data set they belong to: what every loader gives and every user takes.
+"""Records and data sets, the types that every loader returns.
 
-Checked once, when they are made: lengths that agree, labels that exist, numbers that are finite.
-Nothing here knows where the records came from or who will train on them. Records may be private, so
-a message says which record is wrong and what is allowed, and never shows a value.
+Both are validated on construction: lengths must agree, labels must exist and numbers must be
+finite. Records may be private, so an error names the record and what is allowed, but never shows a
+value.
 """
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -27,14 +27,14 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Records:
-    """Features (n, ...) and labels (n,), with what is known of each record.
+    """Features (n, ...) and labels (n,), with optional metadata for each record.
 
-    Images are kept as bytes, a quarter of what floats take, and become numbers in [0, 1] where
-    they are used: a published range, never a statistic. ``labels`` are what the task of the data
-    set says: class numbers, or floats for regression. ``clients`` says who holds a record by
-    nature, ``units`` which records belong to one person (or household, or device), and ``keys``
-    which record of the source each one was made from, so that no scaling or augmentation can hide
-    where it came from.
+    Images are stored as bytes and become numbers in [0, 1] in :meth:`inputs`; the range is fixed
+    and not computed from the records. ``labels`` are defined by the task of the data set: class
+    numbers, or floats for regression. ``clients`` is the number of the client that holds a record
+    in the source, ``units`` groups the records of one person (or household, or device), and
+    ``keys`` identifies the source record that each one was derived from, so that scaling or
+    augmentation cannot hide its origin.
     """
 
     features: Array
@@ -58,38 +58,32 @@ class Records:
         return len(self.features)
 
     def take(self, index: Array) -> "Records":
-        """Some of the records, in the order of ``index``.
+        """Return the records at ``index`` (positions or a mask), in that order.
 
         >>> records = Records(features=np.eye(3), labels=np.arange(3))
         >>> records.take(np.array([2, 0])).labels.tolist()
         [2, 0]
         """
-
-        def part(values: Array | None) -> Any:
-            return None if values is None else values[index]
-
-        return Records(
-            features=self.features[index],
-            labels=self.labels[index],
-            clients=part(self.clients),
-            units=part(self.units),
-            keys=part(self.keys),
-        )
+        chosen: dict[str, Any] = {}
+        for field in fields(self):
+            values = getattr(self, field.name)
+            chosen[field.name] = None if values is None else values[index]
+        return Records(**chosen)
 
     def identities(self) -> Array:
-        """One digest for each record of the source: equal records have equal digests.
+        """Return a digest for each record; records with the same source have equal digests.
 
-        That of the source's own record where it is known, else that of the features.
+        This is the digest of the source record where it is known, else that of the features.
 
         >>> same = Records(features=np.ones((2, 4)), labels=np.zeros(2)).identities()
         >>> bool(same[0] == same[1])
         True
         """
-        return self.keys if self.keys is not None else digests(self.features)
+        return self.keys if self.keys is not None else digest_rows(self.features)
 
     @cached_property
     def digest(self) -> str:
-        """Of all that identifies them: what they are, their labels, and whom they belong to.
+        """A digest of the records' identities, labels and units.
 
         >>> len(Records(features=np.ones((2, 4)), labels=np.zeros(2)).digest)
         64
@@ -101,14 +95,16 @@ class Records:
         return total.hexdigest()
 
     def inputs(self, device: str = "cpu") -> "Tensor":
-        """Features as a model takes them: float32 (bytes in [0, 1]), whole numbers as tokens.
+        """Return the features as a model's inputs.
+
+        Bytes become float32 in [0, 1], other integers are tokens (int64).
 
         >>> Records(features=np.full((1, 2), 255, np.uint8), labels=np.array([3])).inputs()
         tensor([[1., 1.]])
         """
         import torch
 
-        # Always a copy: what is done to a tensor is not done to the records.
+        # Always a copy, so that in-place operations on a tensor cannot change the records.
         kind = self.features.dtype.kind
         exact = np.uint8 if self.features.dtype == np.uint8 else np.int64
         features = torch.from_numpy(self.features.astype(np.float32 if kind == "f" else exact))
@@ -116,7 +112,7 @@ class Records:
         return features.float().div_(255) if features.dtype == torch.uint8 else features
 
     def tensors(self, task: Task, device: str = "cpu") -> tuple["Tensor", "Tensor"]:
-        """A model's inputs, and the targets of the task.
+        """Return a model's inputs and the task's targets.
 
         >>> from pacdp.tasks import Classification
         >>> pixels = Records(features=np.full((1, 2), 255, np.uint8), labels=np.array([3]))
@@ -125,22 +121,22 @@ class Records:
         """
         return self.inputs(device), task.targets(self.labels).to(device)
 
-    def like(self, task: Task, device: str = "cpu") -> tuple["Tensor", "Tensor"]:
-        """Tensors with the shapes and types of :meth:`tensors`, but without any records.
+    def empty_tensors(self, task: Task, device: str = "cpu") -> tuple["Tensor", "Tensor"]:
+        """Return tensors with the shapes and types of :meth:`tensors` for zero records.
 
         >>> from pacdp.tasks import Classification
         >>> pixels = Records(features=np.full((1, 2), 255, np.uint8), labels=np.array([3]))
-        >>> [tensor.shape for tensor in pixels.like(Classification(10))]
+        >>> [tensor.shape for tensor in pixels.empty_tensors(Classification(10))]
         [torch.Size([0, 2]), torch.Size([0])]
         """
         return self.take(np.arange(0)).tensors(task, device)
 
 
-def joined(first: Records, *others: Records) -> Records:
-    """Records of one shape one after the other, each known by what it was made from.
+def concatenate_records(first: Records, *others: Records) -> Records:
+    """Concatenate records of the same shape; identities are kept, clients and units are not.
 
-    >>> one = Records(features=np.zeros((2, 3)), labels=np.zeros(2))
-    >>> len(joined(one, one))
+    >>> records = Records(features=np.zeros((2, 3)), labels=np.zeros(2))
+    >>> len(concatenate_records(records, records))
     4
     """
     parts = [first, *others]
@@ -153,7 +149,7 @@ def joined(first: Records, *others: Records) -> Records:
 
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
-    """Where data came from and under which terms."""
+    """The source of a data set, its licence and how to cite it."""
 
     source: str
     licence: str
@@ -167,9 +163,9 @@ class Provenance:
 class Dataset:
     """Training and test records of one task.
 
-    ``task`` says what the labels mean; ``clients`` are the names of the natural clients, empty
-    where there are none; ``unit`` is what one ε protects: a record, or what the records' ``units``
-    stand for.
+    ``task`` defines what the labels mean. ``clients`` are the names of the natural clients, if
+    there are any. ``unit`` is the unit of privacy: a record, or what the records' ``units`` stand
+    for.
     """
 
     name: str
@@ -197,14 +193,10 @@ class Dataset:
 
     def _check_clients(self) -> None:
         if len(set(self.clients)) != len(self.clients):
-            raise InputError(f"{self.name}: two clients have one name, must have their own")
+            raise InputError(f"{self.name}: two clients have the same name, must be different")
         for records in (self.train, self.test):
             holders = records.clients
-            if (
-                holders is not None
-                and len(holders)
-                and not (holders.min() >= 0 and holders.max() < len(self.clients))
-            ):
+            if holders is not None and not np.isin(holders, range(len(self.clients))).all():
                 raise InputError(
                     f"{self.name}: a record is held by a client without a name; clients "
                     f"must be from 0 to {len(self.clients) - 1}, as many as there are names"
@@ -228,14 +220,31 @@ class Dataset:
         """The shape of one record's features."""
         return self.train.features.shape[1:]
 
+    def map_records(self, transform: Callable[[Records], Records], **changes: Any) -> "Dataset":
+        """Apply a function to the training and the test records; ``changes`` are other fields."""
+        return replace(self, train=transform(self.train), test=transform(self.test), **changes)
+
     def __str__(self) -> str:
         return (
             f"{self.name}: {len(self.train)} + {len(self.test)} records {self.shape}, {self.task}"
         )
 
 
+def split_dataset(records: Records, test: Array, **description: Any) -> Dataset:
+    """Make a data set of records, of which the mask ``test`` selects the test records.
+
+    >>> from pacdp.tasks import Classification
+    >>> records = Records(features=np.eye(4), labels=np.zeros(4, np.int64))
+    >>> nobody = Provenance(source="an example", licence="none")
+    >>> mask = np.array([True, False, False, False])
+    >>> print(split_dataset(records, mask, name="toy", task=Classification(2), provenance=nobody))
+    toy: 3 + 1 records (4,), 2 classes
+    """
+    return Dataset(train=records.take(~test), test=records.take(test), **description)
+
+
 def require_finite(where: str, features: Array) -> None:
-    """Refuse NaN and infinity, and say where the first one is.
+    """Refuse NaN, infinity and values beyond float32, and name the first one's position.
 
     >>> require_finite("a.csv", np.array([[1.0, float("nan")]]))
     Traceback (most recent call last):
@@ -254,54 +263,57 @@ def require_finite(where: str, features: Array) -> None:
         raise InputError(f"{where}, record {first}: feature {place} must be a finite number")
 
 
-def digests(rows: Array) -> Array:
-    """A 128-bit digest of each row, as an array of bytes: equal numbers have equal digests.
+def digest_rows(rows: Array) -> Array:
+    """Return a 128-bit digest of each row; rows of equal numbers have equal digests.
 
-    It depends on nothing but the row itself, and not on the type that a program keeps it in.
+    A digest depends on the numbers of its row only, not on their type or on other rows.
 
-    >>> digests(np.zeros((3, 5), np.uint8)).dtype
+    >>> digest_rows(np.zeros((3, 5), np.uint8)).dtype
     dtype('V16')
-    >>> bool(digests(np.array([[54, 156], [60, 300]]))[0] == digests(np.array([[54.0, 156.0]]))[0])
+    >>> whole, real = (digest_rows(np.array([[54, 156]], kind)) for kind in (int, float))
+    >>> bool(whole[0] == real[0])
     True
     """
-    made = b"".join(
+    joined = b"".join(
         hashlib.blake2b(form, digest_size=16).digest()
         for start in range(0, len(rows), _ROWS)
-        for form in _forms(rows[start : start + _ROWS].reshape(-1, math.prod(rows.shape[1:])))
+        for form in _canonical_bytes(
+            rows[start : start + _ROWS].reshape(-1, math.prod(rows.shape[1:]))
+        )
     )
-    return np.frombuffer(made, dtype="V16")
+    return np.frombuffer(joined, dtype="V16")
 
 
-# Rows that are brought into their form together.
+# Rows that are converted at a time, which bounds the memory of the copies.
 _ROWS = 4096
 
 
-def _forms(rows: Array) -> Iterator[bytes]:
-    """Each row in the one form of its numbers."""
+def _canonical_bytes(rows: Array) -> Iterator[bytes]:
+    """Yield each row in an encoding that depends on its numbers, but not on their type."""
     if rows.dtype == np.uint8:
         yield from (row.tobytes() for row in rows)
         return
-    # Zero has no sign.
+    # Adding zero turns -0.0 into 0.0.
     single = rows.astype(np.float32) + np.float32(0)
     whole = np.round(single)
-    # Whole numbers of a byte's size are bytes, as pixels are, however they were computed. Rows of
-    # tiny numbers are not: they would all be zeros.
+    # Rows of whole numbers from 0 to 255 are encoded as bytes, like pixels, and rounding errors of
+    # rescaled pixels are ignored. Rows of tiny numbers are excluded: they would all become zeros.
     near = ((np.abs(single - whole) < 2e-4) & (whole >= 0) & (whole <= 255)).all(1)
     near &= (single.max(1, initial=0) >= 0.5) | ~single.any(1)
     for number, row in enumerate(single):
         if near[number]:
             yield whole[number].astype(np.uint8).tobytes()
         elif rows.dtype.kind in "iu" and np.any(row != rows[number]):
-            # More digits than single precision holds.
+            # Integers that float32 cannot represent.
             yield rows[number].astype(np.int64).tobytes()
         else:
             yield row.tobytes()
 
 
-def generator(name: str, seed: int) -> np.random.Generator:
-    """A source of random numbers from a seed, which must be a whole number of at least zero.
+def make_generator(name: str, seed: int) -> np.random.Generator:
+    """Make a random generator after checking that the seed is a whole number >= 0.
 
-    >>> int(generator("seed", 1).integers(10)) == int(generator("seed", 1).integers(10))
+    >>> int(make_generator("seed", 1).integers(10)) == int(make_generator("seed", 1).integers(10))
     True
     """
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
@@ -309,18 +321,18 @@ def generator(name: str, seed: int) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-def stratified(groups: Array, share: float, seed: int) -> Array:
-    """A mask of about ``share`` of the records, drawn from each group by itself.
+def draw_stratified(groups: Array, share: float, seed: int) -> Array:
+    """Draw a mask that selects about ``share`` of the records of each group.
 
-    >>> mask = stratified(np.array([0] * 10 + [1] * 20), share=0.2, seed=0)
+    >>> mask = draw_stratified(np.array([0] * 10 + [1] * 20), share=0.2, seed=0)
     >>> int(mask[:10].sum()), int(mask[10:].sum())
     (2, 4)
     """
-    generator("split", seed)
+    make_generator("split", seed)
     mask = np.zeros(len(groups), dtype=bool)
     for number, group in enumerate(np.unique(groups)):
         members = np.flatnonzero(groups == group)
-        # Each group draws by itself, so that what is in one moves nobody in another.
+        # Each group has its own random stream, so that it does not depend on the other groups.
         drawn = np.random.default_rng([seed, number]).permutation(members)
         mask[drawn[: round(share * len(members))]] = True
     return mask

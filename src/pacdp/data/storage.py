@@ -1,4 +1,4 @@
-"""Where data sets are kept, and how files get there: whole, or not at all."""
+"""The data folder, atomic replacement of folders, and reading files from archives."""
 
 import os
 import shutil
@@ -16,45 +16,45 @@ from filelock import FileLock
 from pacdp.errors import DataError
 
 VARIABLE = "PACDP_DATA_DIR"
-# No file of any data set here is larger; an archive that says otherwise is not what it claims.
+# Every file of the supported data sets is smaller; a larger one cannot be genuine.
 LARGEST_MEMBER = 2**29
 
 
-def data_folder() -> Path:
-    """``PACDP_DATA_DIR``, or the user's cache folder.
+def data_folder(variable: str = VARIABLE) -> Path:
+    """Return the folder in an environment variable, or the user's cache folder.
 
     >>> isinstance(data_folder(), Path)
     True
     """
-    named = os.environ.get(VARIABLE)
+    named = os.environ.get(variable)
     return Path(named).expanduser() if named else Path(platformdirs.user_cache_dir("pacdp"))
 
 
 @contextmanager
-def staged(target: Path) -> Iterator[Path]:
-    """A folder to write into, which takes the place of ``target`` when all went well.
+def replace_folder(target: Path) -> Iterator[Path]:
+    """Yield a folder to write into, which replaces ``target`` if the block succeeds.
 
-    Whatever goes wrong, ``target`` is as it was and nothing is left beside it but a lock; what a
-    killed process left is removed by the next. One process at a time writes.
+    If it fails, ``target`` is unchanged and only a lock file is left beside it. The remains of a
+    killed process are removed by the next one. Only one process at a time can write.
 
     >>> place = Path(tempfile.mkdtemp()) / "set"
-    >>> with staged(place) as folder:
+    >>> with replace_folder(place) as folder:
     ...     written = (folder / "a").write_bytes(b"1")
     >>> [path.name for path in place.iterdir()]
     ['a']
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    with only_one(target):
+    with exclusive_lock(target):
         folder, old = (target.with_name(f".{target.name}-{end}") for end in ("new", "old"))
         if old.exists() and not target.exists():
             old.rename(target)
-        for left in (folder, old):
-            shutil.rmtree(left, ignore_errors=True)
+        for path in (folder, old):
+            shutil.rmtree(path, ignore_errors=True)
         folder.mkdir()
         try:
             yield folder
             for path in folder.iterdir():
-                _sync(path)
+                sync(path)
             if target.exists():
                 target.rename(old)
             try:
@@ -63,24 +63,45 @@ def staged(target: Path) -> Iterator[Path]:
                 if old.exists():
                     old.rename(target)
                 raise
-            _sync(target.parent)
+            sync(target.parent)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
             shutil.rmtree(old, ignore_errors=True)
 
 
 @contextmanager
-def only_one(target: Path) -> Iterator[None]:
+def exclusive_lock(target: Path) -> Iterator[None]:
     """Wait until no other process works on ``target``.
 
-    The lock file stays: taking it away would let in two who wait for two files of one name.
+    The lock file is never removed: two processes could otherwise hold two locks of the same name.
     """
-    lock = target.with_name(f".{target.name}.lock")
-    with FileLock(lock):
+    with FileLock(target.with_name(f".{target.name}.lock")):
         yield
 
 
-def _sync(path: Path) -> None:
+@contextmanager
+def refuse_damaged(message: str, *expected: type[Exception]) -> Iterator[None]:
+    """Replace any other error by a :class:`DataError`.
+
+    A damaged file can make its parser fail in any way, and the error could quote its bytes.
+
+    >>> with refuse_damaged("a.png: is damaged"):
+    ...     int("secret")
+    Traceback (most recent call last):
+    ...
+    pacdp.errors.DataError: a.png: is damaged
+    """
+    allowed: tuple[type[Exception], ...] = (DataError, *expected)
+    try:
+        yield
+    except allowed:
+        raise
+    except Exception:
+        raise DataError(message) from None
+
+
+def sync(path: Path) -> None:
+    """Flush a file or folder to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -89,11 +110,11 @@ def _sync(path: Path) -> None:
 
 
 @contextmanager
-def files_of(source: Path, names: Collection[str]) -> Iterator[dict[str, Path]]:
-    """Those of the named files that ``source`` holds: a folder, or an archive of any depth.
+def open_files(source: Path, names: Collection[str]) -> Iterator[dict[str, Path]]:
+    """Yield the paths of those of the named files that a folder or an archive holds, at any depth.
 
-    Of an archive only the named files are unpacked, under their bare names, into a folder that is
-    gone afterwards: no path inside it is believed, and nothing in it is ever run.
+    Only the named files of an archive are unpacked, under their bare names, into a temporary
+    folder. Paths inside the archive are not used, and nothing in it is run.
     """
     if source.is_dir():
         paths = [path for path in sorted(source.rglob("*")) if path.name in names]
@@ -102,40 +123,34 @@ def files_of(source: Path, names: Collection[str]) -> Iterator[dict[str, Path]]:
     if not source.is_file():
         raise DataError(f"{source}: does not exist, must be a folder or an archive")
     with tempfile.TemporaryDirectory(prefix="pacdp-") as scratch:
-        yield _unpacked(source, names, Path(scratch))
+        yield _unpack(source, names, Path(scratch))
 
 
-def _unpacked(source: Path, names: Collection[str], folder: Path) -> dict[str, Path]:
-    found: dict[str, Path] = {}
-    try:
+def _unpack(source: Path, names: Collection[str], folder: Path) -> dict[str, Path]:
+    unpacked: dict[str, Path] = {}
+    with refuse_damaged(f"{source}: is damaged, cannot be unpacked", OSError):
         if zipfile.is_zipfile(source):
             with zipfile.ZipFile(source) as archive:
                 for info in archive.infolist():
                     name = Path(info.filename).name
                     if name in names and not info.is_dir():
-                        with archive.open(info) as stream:
-                            found[name] = _copied(stream, folder / name, source)
+                        unpacked[name] = _copy(archive.open(info), folder / name, source)
         elif tarfile.is_tarfile(source):
-            with tarfile.open(source) as archive:
-                for member in archive:
+            with tarfile.open(source) as tar:
+                for member in tar:
                     name = Path(member.name).name
-                    wanted = name in names and member.isreg()
-                    content = archive.extractfile(member) if wanted else None
-                    if content is not None:
-                        found[name] = _copied(content, folder / name, source)
+                    stream = tar.extractfile(member) if name in names and member.isreg() else None
+                    if stream is not None:
+                        unpacked[name] = _copy(stream, folder / name, source)
         elif source.name in names:
-            found[source.name] = source
+            unpacked[source.name] = source
         else:
             raise DataError(f"{source}: is neither a folder, a zip nor a tar archive")
-    except (DataError, OSError):
-        raise
-    except Exception:  # a damaged archive can fail in any way, and the error may quote its bytes
-        raise DataError(f"{source}: is damaged, cannot be unpacked") from None
-    return found
+    return unpacked
 
 
-def _copied(stream: IO[bytes], target: Path, source: Path) -> Path:
-    with target.open("wb") as out:
+def _copy(stream: IO[bytes], target: Path, source: Path) -> Path:
+    with stream, target.open("wb") as out:
         while part := stream.read(2**20):
             out.write(part)
             if out.tell() > LARGEST_MEMBER:

@@ -8,7 +8,7 @@ import torch
 
 from pacdp.federation import Plan, Workbench
 from pacdp.federation.results import signal_to_noise
-from pacdp.models import parameter_count
+from pacdp.models import count_parameters
 
 BYTES_PER_NUMBER = 4
 
@@ -42,7 +42,7 @@ def cost(plan: Plan) -> Cost:
     (10, 224)
     """
     bench = Workbench(plan)
-    size = parameter_count(bench.model)
+    size = count_parameters(bench.model)
     asked = [task.steps * plan.rounds * plan.per_round / len(plan.clients) for task in plan.clients]
     steps = round(sum(asked))
     return Cost(

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pacdp.experiments.prepare import Prepared
 from pacdp.experiments.results import RunResult
 from pacdp.federation import Checkpoint, Result, Workbench, simulate
-from pacdp.federation.engines.base import EngineName, choose_engine
+from pacdp.federation.engines.base import choose_engine
 from pacdp.federation.simulation import Observer
 from pacdp.privacy import Ledger
 
@@ -17,7 +17,7 @@ def execute(
     books: Sequence[Ledger | None] | None = None,
     checkpoint: Checkpoint | None = None,
     device: str = "cpu",
-    engine: EngineName = "auto",
+    engine: str = "auto",
 ) -> Result:
     """Simulate a prepared experiment."""
     return simulate(

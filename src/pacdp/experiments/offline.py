@@ -10,8 +10,8 @@ from pacdp.errors import InputError
 from pacdp.experiments.experiment import Experiment
 from pacdp.experiments.prepare import read_data
 from pacdp.experiments.proxies import find_proxy
-from pacdp.features import fitted, pool, refuse_private
-from pacdp.features.network import Observer
+from pacdp.features import fit_features, load_public_data, refuse_public_overlap
+from pacdp.features.base import Observer
 from pacdp.features.pipeline import quiet
 from pacdp.federation import Population, Recipe, Workbench, make_plan
 from pacdp.federation.hot_start import hot_start
@@ -69,13 +69,15 @@ def rehearsal(
         proxy = _proxy(experiment.data.name, dataset, experiment.offline.proxy)
         if settings is None:
             return proxy, None
-        ready = fitted(settings, dataset.shape, observe=observe)
-        return replace(proxy, data=ready.represent(proxy.data, observe=observe)), None
+        ready = fit_features(settings, dataset.shape, observe=observe)
+        return replace(proxy, data=ready.transform(proxy.data, observe=observe)), None
     # Both what is learned from and what judges: a curve that is published must know of no client.
-    refuse_private(settings, dataset)
-    public = pool(settings.public)
-    shown = fitted(settings, dataset.shape, rehearsal=True, observe=observe)
-    proxy = replace(public.judge, data=shown.represent(public.judge.data, observe=observe))
+    refuse_public_overlap(settings, dataset)
+    public = load_public_data(settings.public)
+    shown = fit_features(settings, dataset.shape, for_selection=True, observe=observe)
+    proxy = replace(
+        public.selection_proxy, data=shown.transform(public.selection_proxy.data, observe=observe)
+    )
     if experiment.hot_start is None:
         return proxy, None
     bench = Workbench(
@@ -86,7 +88,7 @@ def rehearsal(
             seed,
         )
     )
-    first = shown.represent(public.rehearsal, observe=observe)
+    first = shown.transform(public.selection_training, observe=observe)
     return proxy, hot_start(bench, first, experiment.hot_start, seed=seed)
 
 

@@ -3,14 +3,14 @@
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from pacdp.data import Dataset, Partition, load, partition, refuse_overlap
-from pacdp.data.partition import RULES
-from pacdp.data.proxy import PAIRS
+from pacdp.data import Dataset, Partition, load_dataset, partition_records, refuse_overlap
+from pacdp.data.partition import SETTINGS
+from pacdp.data.proxy import PROXIES
 from pacdp.errors import InputError
 from pacdp.experiments.experiment import Data, Experiment
 from pacdp.experiments.proxies import find_proxy
-from pacdp.features import Representation, fitted, pool, represent
-from pacdp.features.network import Observer
+from pacdp.features import Features, extract_features, fit_features, load_public_data
+from pacdp.features.base import Observer
 from pacdp.features.pipeline import quiet
 from pacdp.federation import Plan, Population, Workbench, make_plan
 from pacdp.federation.hot_start import before_any_private_record, hot_start
@@ -42,16 +42,18 @@ def read_records(settings: Data) -> Dataset:
     taken = [key for key in settings.options if key in ("name", "folder")]
     if taken:
         raise InputError(f"data.options.{taken[0]}: is no option of a data set")
-    return load(settings.name, **settings.options)
+    return load_dataset(settings.name, **settings.options)
 
 
 def dealt(settings: Data, dataset: Dataset, *, seed: int) -> Partition:
     """Who holds which of its records."""
     kind = settings.partition or ("natural" if dataset.clients else "iid")
-    unknown = [key for key in settings.settings if key not in RULES.get(kind, ({}, {}))[1]]
+    unknown = [key for key in settings.settings if key not in SETTINGS.get(kind, {})]
     if unknown:
         raise InputError(f"data.settings.{unknown[0]}: is no setting of the partition {kind}")
-    return partition(dataset, kind, clients=settings.clients, seed=seed, **settings.settings)
+    return partition_records(
+        dataset, kind, clients=settings.clients, seed=seed, **settings.settings
+    )
 
 
 def seen(experiment: Experiment, dataset: Dataset, *, observe: Observer = quiet) -> Dataset:
@@ -73,8 +75,8 @@ class _Wanted:
 @lru_cache(maxsize=3)
 def _seen(dataset: Dataset, wanted: _Wanted) -> Dataset:
     # Many runs share their records; a map is applied once.
-    settings = Representation.model_validate_json(wanted.settings)
-    return represent(dataset, settings, observe=wanted.observe)
+    settings = Features.model_validate_json(wanted.settings)
+    return extract_features(dataset, settings, observe=wanted.observe)
 
 
 def plan_for(
@@ -96,7 +98,7 @@ def plan_for(
         method,
         replace(Population.of(dataset, split, data=experiment.name), shape=shown.shape),
         seed,
-        provenance={} if settings is None else fitted(settings, dataset.shape).provenance,
+        provenance={} if settings is None else fit_features(settings, dataset.shape).provenance,
         tuning=experiment.tuning,
     )
 
@@ -111,15 +113,17 @@ def first_records(
     assert experiment.hot_start is not None
     wanted, settings = experiment.hot_start.proxy, experiment.representation
     if wanted is None and settings is not None and settings.public is not None:
-        ready = fitted(settings, private.shape, observe=observe)
-        return ready.represent(pool(settings.public).training, observe=observe)
-    if wanted is None and experiment.data.name not in PAIRS:
+        ready = fit_features(settings, private.shape, observe=observe)
+        return ready.transform(load_public_data(settings.public).training, observe=observe)
+    if wanted is None and experiment.data.name not in PROXIES:
         raise InputError("hot_start.proxy: is missing; must name public data of the same shape")
     proxy = find_proxy(experiment.data.name, private, wanted)
     refuse_overlap(proxy.data, private)
     if settings is None:
         return proxy.data
-    return fitted(settings, private.shape, observe=observe).represent(proxy.data, observe=observe)
+    return fit_features(settings, private.shape, observe=observe).transform(
+        proxy.data, observe=observe
+    )
 
 
 def prepare(

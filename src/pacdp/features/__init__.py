@@ -1,21 +1,26 @@
-"""What a model sees instead of the records: public maps, fixed before any private record is read.
+"""Public features: what a model is trained on instead of the records.
 
-Noise grows with the number of weights, so what a budget buys depends on how few numbers tell the
-classes apart. A map that uses nothing private costs no privacy, whatever it does.
+Noise grows with the number of weights, so accuracy depends on how few numbers separate the classes.
+A map that is fixed before any private record is read costs no privacy.
 """
 
-from pacdp.features.configuration import Representation, Track
-from pacdp.features.pipeline import Fitted, fitted, refuse_private, represent
-from pacdp.features.public_data import POOLS, Pool, pool
+from pacdp.features.configuration import Features, Track
+from pacdp.features.pipeline import (
+    FeaturePipeline,
+    extract_features,
+    fit_features,
+    refuse_public_overlap,
+)
+from pacdp.features.public_data import PUBLIC_DATA, PublicData, load_public_data
 
 __all__ = [
-    "POOLS",
-    "Fitted",
-    "Pool",
-    "Representation",
+    "PUBLIC_DATA",
+    "FeaturePipeline",
+    "Features",
+    "PublicData",
     "Track",
-    "fitted",
-    "pool",
-    "refuse_private",
-    "represent",
+    "extract_features",
+    "fit_features",
+    "load_public_data",
+    "refuse_public_overlap",
 ]

@@ -1,19 +1,17 @@
-"""Where maps and what they answer are kept, until somebody needs the room: all can be made again.
+"""A cache on disk for extractors and features, all of which can be computed again.
 
-A file is in its place whole or not at all, and what is damaged all the same is made anew. What a
-map answers to private records is kept as well, so the folder is as private as they are.
+Files are written atomically, and damaged ones are replaced. The features of private records are
+cached, too, so the folder is as private as they are.
 """
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-import platformdirs
 from safetensors import SafetensorError
 
-from pacdp.data.storage import only_one
+from pacdp.data.storage import data_folder, exclusive_lock, sync
 from pacdp.errors import DataError
 
 VARIABLE = "PACDP_CACHE_DIR"
@@ -21,53 +19,54 @@ VARIABLE = "PACDP_CACHE_DIR"
 Content = TypeVar("Content")
 
 
-class DamagedError(Exception):
-    """A file that is not what was written, or that does not fit; it is made again."""
+class DamagedFileError(Exception):
+    """A cached file cannot be read or does not fit, and must be computed again."""
 
 
-def kept(name: str, *, read: Callable[[Path], Content], make: Callable[[Path], None]) -> Content:
-    """What the file of that name holds; one process makes it where there is none, others wait.
+def read_or_make(
+    name: str, *, read: Callable[[Path], Content], make: Callable[[Path], None]
+) -> Content:
+    """Read a file of the cache; if it is missing or damaged, one process makes it.
 
-    ``make`` writes it to the path that it is given, and ``read`` reads it from there.
+    ``make`` writes the file to the path that it is given, and ``read`` reads it from there.
 
-    >>> import tempfile
+    >>> import os, tempfile
     >>> from unittest.mock import patch
     >>> with patch.dict(os.environ, {VARIABLE: tempfile.mkdtemp()}):
-    ...     kept("a", read=Path.read_text, make=lambda path: print(path.write_text("b")))
+    ...     read_or_make("a", read=Path.read_text, make=lambda path: print(path.write_text("b")))
     1
     'b'
     """
-    path = _folder() / name
-    with _one_line(path):
-        # Before any lock: where nothing may be written, what is there can still be read.
-        found = _whole(path, read)
-        if found is not None:
-            return found
-        with only_one(path):
-            found = _whole(path, read)
-            if found is None:
-                beside = path.with_name(f".{name}.new")
+    path = _cache_folder() / name
+    with _explain_disk_errors(path):
+        # Before locking, because a cache on a read-only disk can still be read.
+        content = _try_reading(path, read)
+        if content is not None:
+            return content
+        with exclusive_lock(path):
+            content = _try_reading(path, read)
+            if content is None:
+                new = path.with_name(f".{name}.new")
                 try:
-                    make(beside)
-                    _sync(beside)
-                    beside.replace(path)
+                    make(new)
+                    # After a power failure the name must not belong to an empty file.
+                    sync(new)
+                    new.replace(path)
                 finally:
-                    beside.unlink(missing_ok=True)
-                found = read(path)
-    return found
+                    new.unlink(missing_ok=True)
+                content = read(path)
+    return content
 
 
-def _whole(path: Path, read: Callable[[Path], Content]) -> Content | None:
-    """What a file holds; None where it is missing or damaged."""
+def _try_reading(path: Path, read: Callable[[Path], Content]) -> Content | None:
     try:
         return read(path)
-    except (FileNotFoundError, DamagedError):
+    except (FileNotFoundError, DamagedFileError):
         return None
 
 
 @contextmanager
-def _one_line(path: Path) -> Iterator[None]:
-    """What a disk refuses, in one line."""
+def _explain_disk_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError) as error:
@@ -77,19 +76,12 @@ def _one_line(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _sync(path: Path) -> None:
-    # A name that outlives a power cut must not be that of an empty file.
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
-def _folder() -> Path:
-    """``PACDP_CACHE_DIR``, or the user's cache folder: what can be computed again."""
-    named = os.environ.get(VARIABLE)
-    home = Path(named).expanduser() if named else Path(platformdirs.user_cache_dir("pacdp"))
+def _cache_folder() -> Path:
+    """Return the folder in ``PACDP_CACHE_DIR``, or in the user's cache folder."""
+    home = data_folder(VARIABLE)
     folder = home / "representations"
-    with _one_line(folder):
+    with _explain_disk_errors(folder):
         home.mkdir(parents=True, exist_ok=True)
-        # What private records look like is nobody else's to read.
+        # Features of private records must not be readable by other users.
         folder.mkdir(mode=0o700, exist_ok=True)
     return folder

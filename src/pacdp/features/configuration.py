@@ -1,4 +1,4 @@
-"""What a user decides about the numbers that a model sees instead of the records."""
+"""The configuration of public features."""
 
 from typing import Literal, Self
 
@@ -11,15 +11,15 @@ MOST_DIMENSIONS = 512
 Track = Literal["public", "private-only"]
 
 
-class Representation(Settings):
-    """A public way from a record to the numbers that a model is trained on.
+class Features(Settings):
+    """A public map from records to the features that a model is trained on.
 
-    It is fixed before any private record is read, so it costs nothing. Without ``public`` no record
-    of anyone goes into it: what must be learned is learned from generated images.
+    It is fixed before any private record is read, so it costs no privacy. Without ``public`` no
+    one's records go into it: extractors that must learn do so from generated images.
 
-    >>> Representation(name="gradients").track
+    >>> Features(name="gradients").track
     'private-only'
-    >>> Representation(name="network", public="cifar100").track
+    >>> Features(name="network", public="cifar100").track
     'public'
     """
 
@@ -31,23 +31,27 @@ class Representation(Settings):
     dimension: Count | None = Field(
         None,
         le=MOST_DIMENSIONS,
-        description="How many principal directions are kept; by default all, but at most 512.",
+        description="Number of principal directions; by default all, but at most 512.",
     )
     whitening: Real = Field(
         0.0,
         ge=0,
         le=1,
-        description="0 leaves directions as they are, 1 gives all of them the same spread.",
+        description="0 keeps the variances of the directions, 1 makes them equal.",
     )
     public: str | None = Field(
         None,
         description="Public data: cifar10, cifar100 or handwriting; by default generated images.",
     )
-    seed: Whole = Field(0, ge=0, lt=2**63, description="Of what is generated and trained.")
-    settings: dict[str, Real] = Field({}, description="The map's, such as epochs or width.")
+    seed: Whole = Field(
+        0, ge=0, lt=2**63, description="Seed of the generated images and of training."
+    )
+    settings: dict[str, Real] = Field(
+        {}, description="Settings of the extractor, such as epochs or width."
+    )
 
     @model_validator(mode="after")
-    def _checked(self) -> Self:
+    def _check(self) -> Self:
         if self.name == "network" and self.public is None:
             raise ValueError("a network must have public data to be trained on")
         if self.whitening and self.dimension is None:

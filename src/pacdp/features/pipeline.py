@@ -1,10 +1,9 @@
-"""From settings to a map, and from records to what the map makes of them; both are kept on disk."""
+"""From the configuration of features to a fitted pipeline, and from records to their features."""
 
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -16,176 +15,175 @@ from pacdp.data import Dataset
 from pacdp.data.proxy import refuse_overlap
 from pacdp.data.records import Array, Records
 from pacdp.errors import InputError
-from pacdp.features.cache import DamagedError, kept
-from pacdp.features.configuration import MOST_DIMENSIONS, Representation
-from pacdp.features.extractors import Map, all_settings, answers, learned, map_of, restored
-from pacdp.features.network import Observer
-from pacdp.features.projection import Projection, principal, shaped
-from pacdp.features.public_data import pool
-from pacdp.features.synthetic import generated
+from pacdp.features.base import Extractor, Observer
+from pacdp.features.cache import DamagedFileError, read_or_make
+from pacdp.features.configuration import MOST_DIMENSIONS, Features
+from pacdp.features.extractors import make_extractor, transform_records
+from pacdp.features.projection import Projection, normalise_rows
+from pacdp.features.public_data import load_public_data
+from pacdp.features.synthetic import generate_images
 
-# Another number where the same settings give another map: what is on disk is then left alone.
+# To be raised when the same settings give other features: cached files are then no longer used.
 _VERSION = 1
-# Images that filters and directions are learned from.
+# The number of images from which filters and directions are learned.
 _REFERENCE = 6000
 
 
-def quiet(words: str, done: int, total: int) -> None:
-    """Tells nobody.
+def quiet(task: str, done: int, total: int) -> None:
+    """Report no progress.
 
     >>> quiet("training", 1, 12)
     """
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Fitted:
-    """A map that is ready, with what it was made from."""
+class FeaturePipeline:
+    """A fitted extractor and projection, with their provenance."""
 
-    settings: Representation
-    features: Map
+    settings: Features
+    extractor: Extractor
     projection: Projection | None
     provenance: dict[str, str]
-    """Public records and their digest, or none; and the shape of records that it takes."""
+    """The public records with their digest, if any, and the shape of the records it takes."""
     key: str
 
-    def represent(self, dataset: Dataset, *, observe: Observer = quiet) -> Dataset:
-        """The same records as the map sees them: their labels, holders and identities stay."""
-        return replace(
-            dataset,
-            train=self._records(dataset.train, dataset.name, observe),
-            test=self._records(dataset.test, dataset.name, observe),
-        )
+    def transform(self, dataset: Dataset, *, observe: Observer = quiet) -> Dataset:
+        """Replace the features of a data set; labels, clients and identities stay the same.
 
-    def _records(self, records: Records, name: str, observe: Observer) -> Records:
-        made = shaped(
-            torch.from_numpy(self._values(records, name, observe)),
+        The records are not compared with the public ones: :func:`extract_features` does that.
+        """
+        return dataset.map_records(partial(self._transform, name=dataset.name, observe=observe))
+
+    def _transform(self, records: Records, *, name: str, observe: Observer) -> Records:
+        features = normalise_rows(
+            torch.from_numpy(self._project(records, name, observe)),
             None if self.projection is None else self.projection.spread,
             dimension=self.settings.dimension,
             whitening=self.settings.whitening,
         )
-        return replace(records, features=made.numpy(), keys=records.identities())
+        return replace(records, features=features.numpy(), keys=records.identities())
 
-    def _values(self, records: Records, name: str, observe: Observer) -> Array:
-        """Where records lie along all directions: from the disk, where it has been asked before."""
+    def _project(self, records: Records, name: str, observe: Observer) -> Array:
+        """Return the coordinates along all directions, from the cache if they are there."""
         if self.projection is None:
             return records.features.reshape(len(records), -1).astype(np.float32)
+        projection, shape = self.projection, (len(records), len(self.projection.spread))
         content = hashlib.sha256(np.ascontiguousarray(records.features).data).hexdigest()
-        projection, size = self.projection, (len(records), len(self.projection.spread))
 
         def make(path: Path) -> None:
-            values = self._computed(records, name, projection, observe)
+            values, done = np.empty(shape, np.float32), 0
+            for rows in transform_records(self.extractor, records):
+                values[done : done + len(rows)] = projection.transform(rows).numpy()
+                done += len(rows)
+                observe(f"{self.settings.name} of {name}", done, len(records))
             with path.open("wb") as out:
                 np.save(out, values)
 
-        return kept(
-            f"{self.key}-{content[:16]}.npy", read=lambda path: _numbers(path, size), make=make
-        )
+        def read(path: Path) -> Array:
+            try:
+                values: Array = np.load(path, allow_pickle=False)
+            except (ValueError, EOFError) as error:
+                raise DamagedFileError from error
+            if values.shape != shape or values.dtype != np.float32:
+                raise DamagedFileError
+            return values
 
-    def _computed(
-        self, records: Records, name: str, projection: Projection, observe: Observer
-    ) -> Array:
-        found = np.empty((len(records), len(projection.spread)), np.float32)
-        done = 0
-        for some in answers(self.features, records):
-            found[done : done + len(some)] = projection(some).numpy()
-            done += len(some)
-            observe(f"{self.settings.name} of {name}", done, len(records))
-        return found
+        return read_or_make(f"{self.key}-{content[:16]}.npy", read=read, make=make)
 
 
-def represent(dataset: Dataset, settings: Representation, *, observe: Observer = quiet) -> Dataset:
-    """Private records as a public map sees them; a map that was made from any of them is refused.
+def extract_features(dataset: Dataset, settings: Features, *, observe: Observer = quiet) -> Dataset:
+    """Replace the features of private records; refuse public data that share any of them.
 
-    >>> from pacdp.data import load
-    >>> seen = represent(load("heart"), Representation())
-    >>> round(float((seen.train.features[0] ** 2).sum()), 6)
+    >>> from pacdp.data import load_dataset
+    >>> heart = extract_features(load_dataset("heart"), Features())
+    >>> round(float((heart.train.features[0] ** 2).sum()), 6)
     1.0
     """
-    refuse_private(settings, dataset)
-    ready = fitted(settings, dataset.shape, observe=observe)
-    return ready.represent(dataset, observe=observe)
+    refuse_public_overlap(settings, dataset)
+    pipeline = fit_features(settings, dataset.shape, observe=observe)
+    return pipeline.transform(dataset, observe=observe)
 
 
-def refuse_private(settings: Representation, dataset: Dataset) -> None:
-    """Refuse public records, to learn from or to judge by, that are also private ones.
+def refuse_public_overlap(settings: Features, dataset: Dataset) -> None:
+    """Refuse public data, for training or selection, that share records with private ones.
 
-    >>> from pacdp.data import load
-    >>> refuse_private(Representation(name="gradients"), load("digits"))
+    >>> from pacdp.data import load_dataset
+    >>> refuse_public_overlap(Features(name="gradients"), load_dataset("digits"))
     """
     if settings.public is not None:
-        _refuse_private(settings.public, dataset)
+        _refuse_overlap(settings.public, dataset)
 
 
+# Only successful checks are cached: an exception is raised anew on every call.
 @lru_cache(maxsize=2)
-def _refuse_private(name: str, dataset: Dataset) -> None:
-    """The same, once for each: a refusal is not kept, what is apart stays apart."""
-    public = pool(name)
-    parts = (public.training, public.rehearsal, public.judge.data)
-    # One part may serve twice, and is looked at once.
+def _refuse_overlap(name: str, dataset: Dataset) -> None:
+    public = load_public_data(name)
+    parts = (public.training, public.selection_training, public.selection_proxy.data)
+    # The same part may be used twice, and is checked once.
     for part in {id(part): part for part in parts}.values():
         refuse_overlap(part, dataset)
 
 
-def fitted(
-    settings: Representation,
+def fit_features(
+    settings: Features,
     shape: tuple[int, ...],
     *,
-    rehearsal: bool = False,
+    for_selection: bool = False,
     observe: Observer = quiet,
-) -> Fitted:
-    """The map for records of a shape; what it must learn is learned once, and kept.
+) -> FeaturePipeline:
+    """Fit the pipeline for records of a shape; what is learned is cached on disk.
 
-    For a ``rehearsal`` it learns nothing from the public records that plans are judged by.
+    With ``for_selection`` it learns nothing from the public records on which configurations are
+    compared.
 
-    >>> ready = fitted(Representation(), (6,))
-    >>> ready.provenance["records"], ready.settings.track
+    >>> pipeline = fit_features(Features(), (6,))
+    >>> pipeline.provenance["records"], pipeline.settings.track
     ('none', 'private-only')
     """
-    chosen = all_settings(settings.name, settings.settings)
-    if len(shape) != 3:
-        if settings.name != "plain" or settings.dimension is not None:
-            raise InputError(
-                f"representation = {settings.name}: takes images, these records are {shape}; "
-                "must be plain, without a dimension"
-            )
-        return Fitted(
-            settings=settings,
-            features=map_of("plain", {}, None),
-            projection=None,
-            provenance={
-                "records": "none",
-                "made by": "values of one record scaled to length one",
-                "shape": str(shape),
-            },
-            key="",
+    if len(shape) != 3 and (settings.name != "plain" or settings.dimension is not None):
+        raise InputError(
+            f"representation = {settings.name}: takes images, these records are {shape}; "
+            "must be plain, without a dimension"
         )
-    records = _public(settings, shape, rehearsal)
+    extractor = make_extractor(settings.name, shape, settings.settings)
+    if len(shape) != 3:
+        provenance = {
+            "records": "none",
+            "made by": "values of one record scaled to length one",
+            "shape": str(shape),
+        }
+        return FeaturePipeline(
+            settings=settings, extractor=extractor, projection=None, provenance=provenance, key=""
+        )
+    public = _load_training_data(settings, shape, for_selection)
     content = {
         **settings.model_dump(mode="json", exclude={"dimension", "whitening"}),
-        "settings": chosen,
+        "settings": extractor.settings,
         "shape": shape,
-        "records": None if records is None else records.train.digest,
+        "records": None if public is None else public.train.digest,
         "version": _VERSION,
     }
     key = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
-    found = kept(
+    pipeline = read_or_make(
         f"{key}.safetensors",
-        read=lambda path: _read(path, settings, shape, chosen, key),
-        make=lambda path: _make(path, settings, shape, chosen, records, observe),
+        read=lambda path: _load_pipeline(path, settings, shape, key),
+        make=lambda path: _fit_pipeline(path, settings, shape, extractor, public, observe),
     )
-    assert found.projection is not None
-    most = len(found.projection.spread)
+    assert pipeline.projection is not None
+    most = len(pipeline.projection.spread)
     if settings.dimension is not None and settings.dimension > most:
         raise InputError(f"representation.dimension = {settings.dimension}: must be at most {most}")
-    return found
+    return pipeline
 
 
-def _public(settings: Representation, shape: tuple[int, ...], rehearsal: bool) -> Dataset | None:
-    """The public records it learns from, if any."""
+def _load_training_data(
+    settings: Features, shape: tuple[int, ...], for_selection: bool
+) -> Dataset | None:
+    """Load the public records that the extractor learns from, if any."""
     if settings.public is None:
         return None
-    public = pool(settings.public)
-    records = public.rehearsal if rehearsal else public.training
+    public = load_public_data(settings.public)
+    records = public.selection_training if for_selection else public.training
     if records.shape != shape:
         raise InputError(
             f"representation.public = {settings.public}: has records {records.shape}, must have "
@@ -194,89 +192,66 @@ def _public(settings: Representation, shape: tuple[int, ...], rehearsal: bool) -
     return records
 
 
-def _make(
+def _fit_pipeline(
     path: Path,
-    settings: Representation,
+    settings: Features,
     shape: tuple[int, ...],
-    chosen: Mapping[str, int],
-    records: Dataset | None,
+    extractor: Extractor,
+    public: Dataset | None,
     observe: Observer,
 ) -> None:
-    """Learn what is to be learned, find the directions, and write both."""
-    if records is None:
-        images = generated(shape, records=_REFERENCE, seed=settings.seed)
-        teaching = reference = Records(features=images, labels=np.zeros(len(images), np.int64))
-        made_from = {"records": "none", "made by": f"generated images, seed {settings.seed}"}
+    """Fit the extractor and the projection, and write both."""
+    if public is None:
+        images = generate_images(shape, records=_REFERENCE, seed=settings.seed)
+        training = reference = Records(features=images, labels=np.zeros(len(images), np.int64))
+        provenance = {"records": "none", "made by": f"generated images, seed {settings.seed}"}
     else:
-        order = np.random.default_rng([settings.seed, 14]).permutation(len(records.train))
-        reference = records.train.take(order[:_REFERENCE])
-        teaching = records.train if settings.name == "network" else reference
-        made_from = {
-            "records": records.name,
-            "number": str(len(records.train)),
-            "source": str(records.provenance),
-            "sha256": records.train.digest,
+        order = np.random.default_rng([settings.seed, 14]).permutation(len(public.train))
+        reference = public.train.take(order[:_REFERENCE])
+        training = public.train if settings.name == "network" else reference
+        provenance = {
+            "records": public.name,
+            "number": str(len(public.train)),
+            "source": str(public.provenance),
+            "sha256": public.train.digest,
             "made by": f"seed {settings.seed}",
         }
-    classes = 0 if records is None else records.task.group_count
-    module = learned(
-        *(settings.name, chosen, teaching, classes), seed=settings.seed, observe=observe
-    )
+    classes = 0 if public is None else public.task.group_count
+    extractor.fit(training, classes=classes, seed=settings.seed, observe=observe)
     rows: list[torch.Tensor] = []
-    for some in answers(map_of(settings.name, chosen, module), reference):
-        rows.append(some)
+    for batch in transform_records(extractor, reference):
+        rows.append(batch)
         observe(f"directions of {settings.name}", sum(map(len, rows)), len(reference))
-    found = vars(principal(torch.cat(rows), MOST_DIMENSIONS))
-    state = {} if module is None else module.state_dict()
-    tensors = {f"map.{name}": value.contiguous() for name, value in state.items()}
-    tensors |= {f"projection.{name}": value.contiguous() for name, value in found.items()}
-    save_file(tensors, path, metadata=made_from)
+    projection = Projection.fit(torch.cat(rows), MOST_DIMENSIONS)
+    states = {"map": extractor.state_dict(), "projection": vars(projection)}
+    tensors = {f"{k}.{n}": v.contiguous() for k, state in states.items() for n, v in state.items()}
+    save_file(tensors, path, metadata=provenance)
 
 
-def _read(
-    path: Path,
-    settings: Representation,
-    shape: tuple[int, ...],
-    chosen: Mapping[str, int],
-    key: str,
-) -> Fitted:
-    """What :func:`_make` wrote."""
+def _load_pipeline(
+    path: Path, settings: Features, shape: tuple[int, ...], key: str
+) -> FeaturePipeline:
+    """Read what :func:`_fit_pipeline` wrote."""
+    states: dict[str, dict[str, torch.Tensor]] = {"map": {}, "projection": {}}
+    extractor = make_extractor(settings.name, shape, settings.settings)
     try:
         with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            for name in file.keys():  # noqa: SIM118
+                part, _, inner = name.partition(".")
+                states[part][inner] = file.get_tensor(name)
             provenance = dict(file.metadata() or {})
-    except SafetensorError as error:
-        raise DamagedError from error
-    parts = {
-        kind: {n.removeprefix(kind): v for n, v in tensors.items() if n.startswith(kind)}
-        for kind in ("map.", "projection.")
-    }
-    try:
-        projection = Projection(**parts["projection."])
-        module = restored(settings.name, chosen, shape[0], parts["map."])
-    except (TypeError, KeyError, RuntimeError) as error:
-        raise DamagedError from error
-    features = map_of(settings.name, chosen, module)
-    with torch.no_grad():
-        length = features(torch.zeros(1, *shape)).shape[1]
-    if length != len(projection.middle):
-        raise DamagedError
-    return Fitted(
+        projection = Projection(**states["projection"])
+        extractor.load_state_dict(states["map"])
+    except (SafetensorError, TypeError, KeyError, RuntimeError) as error:
+        raise DamagedFileError from error
+    extractor.eval()
+    if extractor.transform(torch.zeros(1, *shape)).shape[1] != len(projection.middle):
+        raise DamagedFileError
+    return FeaturePipeline(
         settings=settings,
-        features=features,
+        extractor=extractor,
         projection=projection,
-        # The same settings make another map of records of another shape.
+        # The shape is part of it: the same settings fit another pipeline to other shapes.
         provenance={**provenance, "shape": str(shape)},
         key=key,
     )
-
-
-def _numbers(path: Path, size: tuple[int, int]) -> Array:
-    """The numbers of a file, which must be as many as were written."""
-    try:
-        values: Array = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise DamagedError from error
-    if values.shape != size or values.dtype != np.float32:
-        raise DamagedError
-    return values

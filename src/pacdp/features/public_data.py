@@ -1,8 +1,8 @@
-"""Public records by name: what a network is trained on, and what plans are judged by.
+"""Public data by name: records to train extractors on, and a proxy to select configurations with.
 
-Nothing is judged by records that it was trained on. Where public records are many, some are never
-trained on; where they are few, the network is trained a second time, on all of them, when the plan
-is decided.
+A configuration is never evaluated on records that its extractor was trained on. Where public
+records are many, some are held out for good; where they are few, the extractor is trained a second
+time, on all of them, when the configuration is decided.
 """
 
 from collections.abc import Callable
@@ -11,135 +11,117 @@ from functools import lru_cache
 
 import numpy as np
 
-from pacdp.data import Dataset, load
-from pacdp.data.proxy import Proxy, digits_for_mnist, without_shared
-from pacdp.data.records import Provenance, Records, joined
-from pacdp.tasks import Classification
+from pacdp.data import Dataset, load_dataset
+from pacdp.data.proxy import Proxy, digits_for_mnist, drop_shared_images, select_classes
+from pacdp.data.records import Provenance, Records, concatenate_records
 from pacdp.validation import member
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Pool:
-    """Public records in their two parts."""
+class PublicData:
+    """Public records for training extractors and for selecting configurations."""
 
     name: str
     training: Dataset
-    """What the network that is used is trained on."""
-    rehearsal: Dataset
-    """What it is trained on while the plan is being decided: nothing that it is judged by."""
-    judge: Proxy
-    """The task on which plans are judged."""
+    """What the extractor of a run is trained on."""
+    selection_training: Dataset
+    """What it is trained on during selection: no record of ``selection_proxy``."""
+    selection_proxy: Proxy
+    """The task on which configurations are compared."""
 
 
 @lru_cache(maxsize=2)
-def pool(name: str) -> Pool:
-    """The public records of that name.
+def load_public_data(name: str) -> PublicData:
+    """Load public data by name.
 
-    >>> pool("mnist")
+    >>> load_public_data("mnist")
     Traceback (most recent call last):
     ...
     pacdp.errors.InputError: representation.public = 'mnist': must be one of cifar100, cifar10, ...
     """
-    return POOLS[member("representation.public", name, POOLS)]()
+    return PUBLIC_DATA[member("representation.public", name, PUBLIC_DATA)]()
 
 
-def _cifar100() -> Pool:
-    """Ninety classes to train on, and ten that no network has seen to judge plans by."""
-    training, judged = _by_classes(load("cifar100"), judges=10)
-    return Pool(
+def _load_cifar100() -> PublicData:
+    """Train on ninety classes, and select on the ten others."""
+    training, others = _split_by_class(load_dataset("cifar100"), held_out=10)
+    return PublicData(
         name="cifar100",
         training=training,
-        rehearsal=training,
-        judge=Proxy(data=judged, stands_for="cifar10", made_by="ten classes left out of training"),
+        selection_training=training,
+        selection_proxy=Proxy(
+            data=others, stands_for="cifar10", made_by="ten classes left out of training"
+        ),
     )
 
 
-def _cifar10() -> Pool:
-    """The training images to train on; plans are judged by five classes, on the other five alone.
+def _load_cifar10() -> PublicData:
+    """Train on the training images; select on five classes, after training on the other five.
 
-    A network that knows the classes of its judge makes any task look easy.
+    Any task looks easy to a network that was trained on the same classes.
     """
-    source = load("cifar10")
-    rehearsal, judged = _by_classes(source, judges=5)
-    return Pool(
+    source = load_dataset("cifar10")
+    selection_training, others = _split_by_class(source, held_out=5)
+    return PublicData(
         name="cifar10",
-        training=replace(
-            source,
-            name="cifar10, training images",
-            train=without_shared(source.train),
-            test=source.test.take(np.arange(0)),
+        training=_training_only(
+            source, "cifar10, training images", drop_shared_images(source.train)
         ),
-        rehearsal=rehearsal,
-        judge=Proxy(
-            data=judged, stands_for="cifar100", made_by="five classes left out of training"
+        selection_training=selection_training,
+        selection_proxy=Proxy(
+            data=others, stands_for="cifar100", made_by="five classes left out of training"
         ),
     )
 
 
-def _by_classes(source: Dataset, *, judges: int) -> tuple[Dataset, Dataset]:
-    """All images of some classes to train on, and so many other classes to judge by."""
-    drawn = np.random.default_rng(0).permutation(source.task.group_count)
-    unseen, seen = np.sort(drawn[:judges]), np.sort(drawn[judges:])
+def _training_only(source: Dataset, name: str, train: Records) -> Dataset:
+    """Return a data set with these training records and no test records."""
+    return replace(source, name=name, train=train, test=source.test.take(np.arange(0)))
 
-    def part(records: Records, classes: np.ndarray) -> Records:
-        kept = without_shared(records.take(np.isin(records.labels, classes)))
-        return replace(kept, labels=np.searchsorted(classes, kept.labels))
 
-    def task(classes: np.ndarray) -> Classification:
-        return Classification.named([source.task.class_names[number] for number in classes])
-
-    training = replace(
-        source,
-        name=f"{source.name}, {len(seen)} classes",
-        train=joined(part(source.train, seen), part(source.test, seen)),
-        test=part(source.test, seen).take(np.arange(0)),
-        task=task(seen),
+def _split_by_class(source: Dataset, *, held_out: int) -> tuple[Dataset, Dataset]:
+    """Split a CIFAR set into all images of some classes, and the others' train and test images."""
+    order = np.random.default_rng(0).permutation(source.task.group_count)
+    held, chosen = np.sort(order[:held_out]), np.sort(order[held_out:])
+    training = select_classes(source, chosen, f"{source.name}, {len(chosen)} classes")
+    joined = concatenate_records(training.train, training.test)
+    training = _training_only(training, training.name, joined)
+    # A few images are identical in two classes, and must not be on both sides.
+    known = joined.identities()
+    others = select_classes(source, held, f"{source.name}, {held_out} other classes")
+    return training, others.map_records(
+        lambda records: records.take(~np.isin(records.identities(), known))
     )
-    # A few images are in two classes, pixel by pixel; what was trained on is no judge.
-    trained_on = training.train.identities()
-
-    def unknown(records: Records) -> Records:
-        return records.take(~np.isin(records.identities(), trained_on))
-
-    judged = replace(
-        source,
-        name=f"{source.name}, {judges} other classes",
-        train=unknown(part(source.train, unseen)),
-        test=unknown(part(source.test, unseen)),
-        task=task(unseen),
-    )
-    return training, judged
 
 
-def _handwriting() -> Pool:
-    """Generated strokes and scikit-learn's digits; plans are judged by digits, on strokes alone."""
-    strokes = load("strokes", records=60_000)
-    judge = digits_for_mnist(copies=10)
-    digits = judge.data
+def _load_handwriting() -> PublicData:
+    """Train on generated strokes and scikit-learn's digits; select on digits, with strokes only."""
+    strokes = load_dataset("strokes", records=60_000)
+    proxy = digits_for_mnist(copies=10)
+    digits = proxy.data
+    drawn = concatenate_records(strokes.train, strokes.test)
     both = (strokes.provenance, digits.provenance)
-    training = replace(
+    training = _training_only(
         strokes,
-        name="generated strokes and scikit-learn's digits",
-        train=joined(strokes.train, strokes.test, digits.train, digits.test),
-        test=strokes.test.take(np.arange(0)),
-        provenance=Provenance(
-            source=" and ".join(one.source for one in both),
-            licence=" and ".join(one.licence for one in both),
-            citation=digits.provenance.citation,
-        ),
+        "generated strokes and scikit-learn's digits",
+        concatenate_records(drawn, digits.train, digits.test),
     )
-    # No digit, so none of the bent copies of one either.
-    rehearsal = replace(
-        strokes,
-        name="generated strokes",
-        train=joined(strokes.train, strokes.test),
-        test=strokes.test.take(np.arange(0)),
+    provenance = Provenance(
+        source=" and ".join(part.source for part in both),
+        licence=" and ".join(part.licence for part in both),
+        citation=digits.provenance.citation,
     )
-    return Pool(name="handwriting", training=training, rehearsal=rehearsal, judge=judge)
+    return PublicData(
+        name="handwriting",
+        training=replace(training, provenance=provenance),
+        # No digit, and so none of the augmented copies of one.
+        selection_training=_training_only(strokes, "generated strokes", drawn),
+        selection_proxy=proxy,
+    )
 
 
-POOLS: dict[str, Callable[[], Pool]] = {
-    "cifar100": _cifar100,
-    "cifar10": _cifar10,
-    "handwriting": _handwriting,
+PUBLIC_DATA: dict[str, Callable[[], PublicData]] = {
+    "cifar100": _load_cifar100,
+    "cifar10": _load_cifar10,
+    "handwriting": _load_handwriting,
 }

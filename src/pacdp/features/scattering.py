@@ -1,13 +1,14 @@
-"""Wavelet scattering of two orders: what stays of an image when it moves a little.
+"""Wavelet scattering of two orders (Bruna and Mallat, IEEE TPAMI 35, 2013).
 
-After Bruna and Mallat (IEEE TPAMI 35, 2013): moduli of Morlet wavelets at several scales and
-angles, averaged over small places; and the same once more of each modulus. Filters are formulas.
-Written on torch, because the library that is known for it has not followed NumPy and SciPy.
+Moduli of Morlet wavelets at several scales and angles, averaged locally, and the same once more for
+each modulus, change little when an image is shifted. Nothing is learned. This is implemented here
+because the established library is incompatible with current versions of NumPy and SciPy.
 """
 
 import math
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -15,62 +16,72 @@ from torch import Tensor
 from torch.nn import functional
 
 from pacdp.errors import InputError
+from pacdp.features.base import Extractor
 from pacdp.validation import FloatArray
 
-# Of the finest wavelet: its width in pixels, its frequency, and its width over its length.
+# The finest wavelet's width in pixels, its frequency, and the ratio of its width to its length.
 _WIDTH, _FREQUENCY, _SLANT = 0.8, 3 * math.pi / 4, 0.5
 _SIDES = 4
-"""Averages are over a grid of so many places in each direction."""
+"""Averages are taken over a grid of this many cells in each direction."""
 
 
-def scattering(images: Tensor, *, scales: int = 2, directions: int = 8) -> Tensor:
-    """One row of numbers for each image (n, channels, height, width).
+class Scattering(Extractor):
+    """Local averages of an image, its wavelet moduli and their wavelet moduli.
 
-    >>> scattering(torch.zeros(2, 1, 28, 28)).shape
+    >>> Scattering((1, 28, 28)).transform(torch.zeros(2, 1, 28, 28)).shape
     torch.Size([2, 1296])
     """
-    side = max(images.shape[2:])
-    size = 2 ** math.ceil(math.log2(side))
-    if size < 2 ** (scales + 2):
-        raise InputError(f"scattering: images of {side} pixels are too small for {scales} scales")
-    high, wide = (size - length for length in images.shape[2:])
-    if high - high // 2 >= images.shape[2] or wide - wide // 2 >= images.shape[3]:
-        raise InputError(
-            f"scattering: images of {images.shape[2]} x {images.shape[3]} pixels are too narrow; "
-            "a side must be more than a third of the other's next power of two"
-        )
-    padding = (wide // 2, wide - wide // 2, high // 2, high - high // 2)
-    padded = functional.pad(images, padding, mode="reflect") if high or wide else images
-    found = torch.stack(list(_paths(padded, size, scales, directions)), dim=2)
-    places = functional.adaptive_avg_pool2d(found.flatten(1, 2), _SIDES)
-    return places.flatten(1)
+
+    defaults: ClassVar = {"scales": 2, "directions": 8, "upright": 0}
+
+    def compute(self, images: Tensor) -> Tensor:
+        """Return the averages of each image."""
+        scales, directions = self.settings["scales"], self.settings["directions"]
+        side = max(images.shape[2:])
+        size = 2 ** math.ceil(math.log2(side))
+        if size < 2 ** (scales + 2):
+            raise InputError(
+                f"scattering: images of {side} pixels are too small for {scales} scales"
+            )
+        high, wide = (size - length for length in images.shape[2:])
+        if high - high // 2 >= images.shape[2] or wide - wide // 2 >= images.shape[3]:
+            raise InputError(
+                f"scattering: images of {images.shape[2]} x {images.shape[3]} pixels are too "
+                "narrow; a side must be more than a third of the other's next power of two"
+            )
+        padding = (wide // 2, wide - wide // 2, high // 2, high - high // 2)
+        padded = functional.pad(images, padding, mode="reflect") if high or wide else images
+        paths = torch.stack(list(_paths(padded, size, scales, directions)), dim=2)
+        return functional.adaptive_avg_pool2d(paths.flatten(1, 2), _SIDES).flatten(1)
 
 
 def _paths(images: Tensor, size: int, scales: int, directions: int) -> Iterator[Tensor]:
-    """The averages: of the image, of each wavelet's modulus, and of each modulus' moduli."""
-    wavelets, average = _filters(size, scales, directions)
+    """Yield the averages of the image, of its wavelet moduli, and of their wavelet moduli."""
+    wavelets, low_pass = _make_filters(size, scales, directions)
     step = 2**scales
 
-    def averaged(spectrum: Tensor) -> Tensor:
-        # Every step-th pixel alone is the mean of as many folds of the spectrum.
-        kept = spectrum * average
-        folds = kept.reshape(*kept.shape[:-2], step, size // step, step, size // step)
+    def average(spectrum: Tensor) -> Tensor:
+        # Keeping every step-th pixel is averaging the folds of the spectrum.
+        filtered = spectrum * low_pass
+        folds = filtered.reshape(*filtered.shape[:-2], step, size // step, step, size // step)
         return torch.fft.ifft2(folds.mean((-4, -2))).real
 
     spectrum = torch.fft.fft2(images)
-    yield averaged(spectrum)
+    yield average(spectrum)
     for scale, wavelet in wavelets:
         first = torch.fft.fft2(torch.fft.ifft2(spectrum * wavelet).abs())
-        yield averaged(first)
+        yield average(first)
         for coarser, other in wavelets:
-            # A modulus varies more slowly than what it was taken of: finer scales find nothing.
+            # A modulus varies slowly, so finer scales contain almost nothing.
             if coarser > scale:
-                yield averaged(torch.fft.fft2(torch.fft.ifft2(first * other).abs()))
+                yield average(torch.fft.fft2(torch.fft.ifft2(first * other).abs()))
 
 
 @lru_cache(maxsize=8)
-def _filters(size: int, scales: int, directions: int) -> tuple[list[tuple[int, Tensor]], Tensor]:
-    """Spectra of the wavelets with their scales, and of the average."""
+def _make_filters(
+    size: int, scales: int, directions: int
+) -> tuple[list[tuple[int, Tensor]], Tensor]:
+    """Return the spectra of the wavelets with their scales, and of the low-pass filter."""
     wavelets = [
         (scale, _spectrum(_morlet(size, scale, math.pi * turn / directions)))
         for scale in range(scales)
@@ -83,7 +94,7 @@ def _filters(size: int, scales: int, directions: int) -> tuple[list[tuple[int, T
 
 
 def _morlet(size: int, scale: int, angle: float) -> FloatArray:
-    """A wave under a slanted bell, with mean zero, wrapped around the frame."""
+    """Return a wave under an elongated Gaussian, with mean zero, wrapped around the frame."""
     wide, frequency = _WIDTH * 2**scale, _FREQUENCY / 2**scale
     down, across = _plane(size)
     along = math.cos(angle) * across + math.sin(angle) * down
@@ -95,7 +106,7 @@ def _morlet(size: int, scale: int, angle: float) -> FloatArray:
 
 
 def _plane(size: int) -> tuple[FloatArray, FloatArray]:
-    """Pixels of the frame and of two frames on each side of it."""
+    """Return the pixels of the frame and of two frames on each side of it."""
     line = np.arange(-2 * size, 3 * size, dtype=float)
     return line[:, None], line[None, :]
 

@@ -31,7 +31,7 @@ class Progress:
     failed: Mapping[int, int]
     history: list[dict[str, Any]] = field(default_factory=list)
     seconds: float = 0.0
-    engine: str = "one-by-one"
+    engine: str = "serial"
     """How the rounds were computed: others round differently."""
 
 

@@ -157,7 +157,9 @@ class Client:
                     f"{where}: its records hold tokens that the model does not know; must be whole "
                     f"numbers from 0 to {known.stop - 1}"
                 )
-        self.workbench.gradient.check(*self.records.like(self.plan.task, self.workbench.device))
+        self.workbench.gradient.check(
+            *self.records.empty_tensors(self.plan.task, self.workbench.device)
+        )
 
     def noise_source(self, round: int) -> NoiseSource:  # noqa: A002
         """Where the noise of a round comes from; a durable ledger accepts only the system's."""

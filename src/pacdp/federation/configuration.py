@@ -5,7 +5,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from pacdp.config import Count, Real, Settings, Whole
-from pacdp.features import Representation, Track
+from pacdp.features import Features, Track
 from pacdp.federation.budget_schedule import Spending
 from pacdp.federation.budgets import Levels
 from pacdp.privacy import DEFAULT_DELTA
@@ -128,7 +128,7 @@ class Recipe(Settings):
     server: Aggregation = Field(Aggregation(), description="How updates are combined.")
     privacy: Privacy = Field(Privacy(), description="What clients are promised.")
     hot_start: HotStart | None = Field(None, description="A first model from public data.")
-    representation: Representation | None = Field(
+    representation: Features | None = Field(
         None, description="What the model sees instead of the records."
     )
 

@@ -64,7 +64,7 @@ def accuracy_by_client(
     totals = np.bincount(groups, minlength=kinds)
     hits = np.bincount(groups, weights=correct, minlength=kinds)
     rates = np.divide(hits, totals, out=np.zeros(kinds), where=totals > 0)
-    counts = partition.counts(dataset) * (totals > 0)
+    counts = partition.class_counts(dataset) * (totals > 0)
     return [float(row @ rates / row.sum()) if row.sum() else None for row in counts]
 
 

@@ -9,7 +9,7 @@ from pacdp.clipping import ClippedGradient
 from pacdp.clipping.numerics import check_noise
 from pacdp.errors import InputError
 from pacdp.federation.plan import Plan
-from pacdp.models import build
+from pacdp.models import build_model
 
 Tensors = dict[str, Tensor]
 
@@ -67,7 +67,7 @@ def named_model(plan: Plan) -> nn.Module:
     settings = {name: _whole(value) for name, value in plan.model.settings.items()}
     seed = plan.seed if plan.model.seed is None else plan.model.seed
     outputs = plan.task.outputs
-    return build(plan.model.name, shape=plan.shape, outputs=outputs, seed=seed, **settings)
+    return build_model(plan.model.name, shape=plan.shape, outputs=outputs, seed=seed, **settings)
 
 
 def _whole(value: float) -> float:

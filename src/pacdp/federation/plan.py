@@ -122,10 +122,14 @@ class Plan(Recipe):
 
     @model_serializer(mode="wrap")
     def _write_classes(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Runs are named after a digest of this JSON, so a number of classes keeps its own key.
+        # Runs are named after a digest of this JSON, so the order of the keys must not change, and
+        # a number of classes keeps its own key.
+        content = serialize(self)
+        first = ("arithmetic", "data", "model", "shape", "task", *Recipe.model_fields)
         return {
-            "classes" if key == "task" and isinstance(value, int) else key: value
-            for key, value in serialize(self).items()
+            "classes" if key == "task" and isinstance(content[key], int) else key: content[key]
+            for key in (*first, *content)
+            if key in content
         }
 
     @field_validator("arithmetic")

@@ -38,9 +38,9 @@ class Population:
     def of(cls, dataset: Dataset, partition: Partition, *, data: str | None = None) -> "Population":
         """The clients among whom a data set is partitioned.
 
-        >>> from pacdp.data import load, partition
-        >>> heart = load("heart")
-        >>> Population.of(heart, partition(heart, "natural")).sizes["cleveland"]
+        >>> from pacdp.data import load_dataset, partition_records
+        >>> heart = load_dataset("heart")
+        >>> Population.of(heart, partition_records(heart, "natural")).sizes["cleveland"]
         200
         """
         return cls(

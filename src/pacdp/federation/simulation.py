@@ -17,7 +17,7 @@ from pacdp.data import Dataset, Partition
 from pacdp.errors import BudgetExceededError, InputError
 from pacdp.federation.checkpoint import Checkpoint, Progress
 from pacdp.federation.client import checked_book, simulated_noise
-from pacdp.federation.engines.base import EngineName, choose_engine
+from pacdp.federation.engines.base import choose_engine
 from pacdp.federation.evaluation import accuracy_by_client, predict
 from pacdp.federation.local_model import Tensors, Workbench
 from pacdp.federation.plan import Plan
@@ -79,7 +79,7 @@ def simulate(
     checkpoint: Checkpoint | None = None,
     device: str = "cpu",
     make: Callable[[], nn.Module] | None = None,
-    engine: EngineName = "auto",
+    engine: str = "auto",
 ) -> Result:
     """Run the plan on the clients of a partition.
 
@@ -89,13 +89,13 @@ def simulate(
     when the release is paid for and lost. With a ``checkpoint`` the run goes on where it stood.
     ``make`` gives a model of one's own. ``engine`` says how a round is computed
     (:mod:`pacdp.federation.engines.base`): the numbers are the same to rounding, and
-    ``one-by-one`` is for debugging.
+    ``serial`` is for debugging.
 
-    >>> from pacdp.data import load, partition
+    >>> from pacdp.data import load_dataset, partition_records
     >>> from pacdp.federation import Population, Privacy, Recipe, Training, make_plan
     >>> from pacdp.methods import build_method
-    >>> data = load("heart")
-    >>> hospitals = partition(data, "natural")
+    >>> data = load_dataset("heart")
+    >>> hospitals = partition_records(data, "natural")
     >>> recipe = Recipe(
     ...     training=Training(rounds=3, local_steps=1), privacy=Privacy(epsilon=1.0)
     ... )
@@ -126,7 +126,7 @@ def simulate(
     if observe is not None:
         callbacks.append(_Observing(history, observe))
     transport = UnreliableTransport(
-        InProcessTransport(bench, partition.of(dataset), ledgers, engine=computing),
+        InProcessTransport(bench, partition.client_records(dataset), ledgers, engine=computing),
         failure_rate=failure_rate,
         seed=plan.seed,
     )

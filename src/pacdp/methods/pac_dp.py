@@ -44,9 +44,9 @@ class PacDp(Method):
 
     def refuse_plan(self, terms: Mapping[str, Any]) -> None:
         """Refuse a plan other than the one that the curve was made for."""
-        if self.curve.evidence is None or self.allow_plan_mismatch:
-            return
         made_for = self.curve.evidence.plan
+        if not made_for or self.allow_plan_mismatch:
+            return
         wanted = {**terms, "schedule": self.schedule.model_dump(mode="json")}
         apart = differences({key: made_for.get(key) for key in wanted}, wanted)
         if apart:

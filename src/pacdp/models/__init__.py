@@ -1,5 +1,5 @@
-"""The paper's models and a small sequence model, by name and from a seed."""
+"""Models by name: those of the paper, and a small sequence model."""
 
-from pacdp.models.build import MODELS, build, parameter_count
+from pacdp.models.registry import MODELS, build_model, count_parameters
 
-__all__ = ["MODELS", "build", "parameter_count"]
+__all__ = ["MODELS", "build_model", "count_parameters"]

@@ -1,6 +1,6 @@
-"""Models that are a plain chain of layers, and a small one for sequences.
+"""Sequential models, and a small recurrent one.
 
-The paper's CNN ends in a log-softmax; here that is part of the loss, which makes the same gradient.
+The paper's CNN ends in a log-softmax; here it is part of the loss, which gives the same gradient.
 """
 
 import math
@@ -15,7 +15,7 @@ Shape = tuple[int, ...]
 
 
 def logistic(shape: Shape, outputs: int, *, bias: bool = True) -> nn.Sequential:
-    """(Multinomial) logistic regression.
+    """Build a (multinomial) logistic regression.
 
     >>> logistic((13,), 2)
     Sequential(
@@ -27,7 +27,7 @@ def logistic(shape: Shape, outputs: int, *, bias: bool = True) -> nn.Sequential:
 
 
 def mlp(shape: Shape, outputs: int, *, hidden: int = 16) -> nn.Sequential:
-    """One hidden layer: the paper's DNN for Heart Disease."""
+    """Build a network with one hidden layer, the paper's DNN for Heart Disease."""
     count("hidden", hidden)
     return nn.Sequential(
         *(nn.Flatten(), nn.Linear(math.prod(shape), hidden)),
@@ -36,7 +36,7 @@ def mlp(shape: Shape, outputs: int, *, hidden: int = 16) -> nn.Sequential:
 
 
 def cnn(shape: Shape, outputs: int) -> nn.Sequential:
-    """The paper's CNN: two convolutions with ReLU and max-pooling; 21,840 parameters on MNIST.
+    """Build the paper's CNN, two convolutions with ReLU and max-pooling.
 
     >>> sum(p.numel() for p in cnn((1, 28, 28), 10).parameters())
     21840
@@ -53,7 +53,7 @@ def cnn(shape: Shape, outputs: int) -> nn.Sequential:
 
 
 class Sequence(nn.Module):
-    """Embedding, GRU, and a head on the last step: records are rows of tokens."""
+    """An embedding, a GRU, and a linear layer on its last output; records are rows of tokens."""
 
     def __init__(self, outputs: int, *, vocabulary: int, width: int, hidden: int) -> None:
         super().__init__()
@@ -62,14 +62,14 @@ class Sequence(nn.Module):
         self.head = nn.Linear(hidden, outputs)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Class scores."""
+        """Return class scores."""
         return torch.as_tensor(self.head(self.recurrent(self.embedding(tokens))[0][:, -1]))
 
 
 def sequence(
     shape: Shape, outputs: int, *, vocabulary: int = 80, width: int = 16, hidden: int = 64
 ) -> Sequence:
-    """The sequence model for rows of token numbers below ``vocabulary``."""
+    """Build a sequence model for rows of token numbers below ``vocabulary``."""
     if len(shape) != 1:
         raise InputError(f"model sequence: takes rows of tokens, not records {shape}")
     for name, value in (("vocabulary", vocabulary), ("width", width), ("hidden", hidden)):

@@ -1,7 +1,7 @@
 """ResNet-18 and ResNet-34 (He et al. 2016) with GroupNorm, for small images.
 
-BatchNorm mixes the records of a batch and keeps their statistics, so no gradient belongs to one
-record. GroupNorm looks at one record alone.
+BatchNorm mixes the records of a batch and stores their statistics, so no gradient depends on one
+record only. GroupNorm normalises each record on its own.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ Activation = Callable[[Tensor], Tensor]
 
 
 class Block(nn.Module):
-    """Two convolutions and a shortcut."""
+    """A residual block of two convolutions."""
 
     def __init__(self, channels: int, out: int, stride: int, activation: Activation) -> None:
         super().__init__()
@@ -33,13 +33,13 @@ class Block(nn.Module):
             )
 
     def forward(self, x: Tensor) -> Tensor:
-        """The block's output."""
+        """Return the feature maps of the block."""
         y = self.activation(self.first_norm(self.first(x)))
         return self.activation(self.second_norm(self.second(y)) + self.shortcut(x))
 
 
 class ResNet(nn.Module):
-    """A 3×3 stem without max-pooling, four stages of blocks, and a head on the mean."""
+    """A 3×3 convolution without max-pooling, four stages of blocks, and a linear layer."""
 
     def __init__(
         self,
@@ -53,32 +53,30 @@ class ResNet(nn.Module):
         super().__init__()
         self.stem = nn.Conv2d(channels, 64, 3, 1, 1, bias=False)
         self.stem_norm = nn.GroupNorm(GROUPS, 64)
-        stages: list[nn.Module] = []
-        width = 64
+        width, layers = 64, []
         for stage, number in enumerate(blocks):
-            out = 64 * 2**stage
             for block in range(number):
                 stride = 2 if stage and not block else 1
-                stages.append(Block(width, out, stride, activation))
-                width = out
-        self.blocks = nn.Sequential(*stages)
+                layers.append(Block(width, 64 * 2**stage, stride, activation))
+                width = 64 * 2**stage
+        self.blocks = nn.Sequential(*layers)
         self.activation = activation
         self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(width, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Class scores."""
+        """Return class scores."""
         x = self.activation(self.stem_norm(self.stem(x)))
         return torch.as_tensor(self.head(self.dropout(self.blocks(x).mean((2, 3)))))
 
 
 def resnet18(shape: tuple[int, ...], outputs: int, *, dropout: float = 0.5) -> ResNet:
-    """ResNet-18 with dropout before the head, as the paper has it on CIFAR-10."""
+    """Build ResNet-18 with dropout before the last layer, as the paper does for CIFAR-10."""
     return _resnet("resnet18", (2, 2, 2, 2), shape, outputs, dropout)
 
 
 def resnet34(shape: tuple[int, ...], outputs: int, *, dropout: float = 0.0) -> ResNet:
-    """ResNet-34, as the paper has it on CIFAR-100."""
+    """Build ResNet-34, as the paper does for CIFAR-100."""
     return _resnet("resnet34", (3, 4, 6, 3), shape, outputs, dropout)
 
 

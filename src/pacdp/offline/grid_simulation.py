@@ -18,12 +18,7 @@ from pacdp.federation import Plan, Workbench
 from pacdp.federation.batches import Padded
 from pacdp.federation.client import Client, simulated_noise
 from pacdp.federation.engines.layouts import CellsFirst, CellsLast, Layout
-from pacdp.federation.engines.stacked import (
-    Job,
-    StackedEngine,
-    explain_no_stack,
-    is_worth_stacking,
-)
+from pacdp.federation.engines.stacked import Job, StackedEngine
 from pacdp.federation.local_model import Tensors
 from pacdp.federation.messages import Answers, Broadcast, Reply
 from pacdp.federation.rounds import run_rounds
@@ -42,7 +37,7 @@ BoundsOf = Callable[[int, int, int], FloatArray]
 def can_stack_plan(plan: Plan) -> bool:
     """Whether the seeds and cells of a plan can be trained together: linear layers, common loop."""
     bench = Workbench(plan)
-    return not explain_no_stack(bench) and is_worth_stacking(bench)
+    return not StackedEngine.explain_misfit(bench) and StackedEngine.is_preferred(bench)
 
 
 def score_pairs(
@@ -130,7 +125,7 @@ class GridSimulation:
                 checked=True,
             )
             for by_budget, bench, (data, split) in zip(plans, benches, records, strict=True)
-            for number, own in enumerate(split.of(data))
+            for number, own in enumerate(split.client_records(data))
         ]
         self._engine = _GridEngine(
             benches[0], self._layout, plans=plans, budget_of=budget_of, bounds_of=bounds_of
@@ -240,7 +235,7 @@ class _GridEngine(StackedEngine):
         budget_of: Sequence[int],
         bounds_of: BoundsOf,
     ) -> None:
-        super().__init__(bench, layout)
+        super().__init__(bench, layout=layout)
         self._bounds_of = bounds_of
         self._clients_per_seed = len(plans[0][0].clients)
         self._multipliers = [

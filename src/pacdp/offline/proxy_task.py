@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pacdp.curve import Curve
-from pacdp.data import Dataset, Partition, partition
+from pacdp.data import Dataset, Partition, partition_records
 from pacdp.data.proxy import Proxy
 from pacdp.federation import Plan, Population, Recipe, Training, make_plan, simulate
 from pacdp.methods import PacDp
@@ -126,7 +126,7 @@ def _dealt(setting: Setting, seed: int) -> tuple[Dataset, Partition]:
     dealt = replace(data, train=train, test=replace(data.test, clients=None), clients=())
     names = tuple(setting.sizes)
     if setting.partition in _SKEWED:
-        split = partition(
+        split = partition_records(
             dealt, setting.partition, clients=len(names), seed=seed, **setting.settings
         )
         return dealt, replace(split, clients=names)

@@ -1,4 +1,4 @@
-"""Adjacency, releases, accountants, calibration, and the ledger. Knows nothing of torch.
+"""Adjacency, releases, accountants, calibration and ledgers, without torch.
 
 The flow: a :class:`Guarantee` is a budget; :func:`calibrate` turns it into noise before training;
 each :class:`Release` is debited from a :class:`Ledger` before it leaves; :func:`account` says what

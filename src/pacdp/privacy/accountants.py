@@ -1,9 +1,9 @@
-"""What releases cost. An accountant turns (releases, δ) into ε, and (ε, δ, K) into z.
+"""Accountants: they turn (releases, δ) into ε, and (ε, δ, K) into z.
 
 ``exact`` is the default: Gaussian releases compose exactly, so no other accountant without
 sampling can certify less. The others are for comparison with the literature, and for releases
-of Poisson-sampled records. Whatever accountant is asked, its ε is an upper bound that holds; where
-a formula does not hold, the accountant refuses.
+of Poisson-sampled records. Every accountant returns a valid upper bound on ε, and refuses releases
+for which its formula does not hold.
 """
 
 import math
@@ -22,17 +22,19 @@ from pacdp.validation import FloatArray, IntArray, member
 
 
 class Accountant(Protocol):
-    """How much releases cost, and how much noise a budget asks for."""
+    """Computes how much releases cost, and how much noise a budget requires.
+
+    ``samples`` says whether it can account for Poisson-sampled releases.
+    """
 
     name: str
     samples: bool
-    """Whether it can account for Poisson-sampled releases."""
 
     def epsilon(self, releases: Sequence[Release], delta: float) -> float:
-        """ε of all the releases together. They share one adjacency."""
+        """Compute the ε of all releases together, which share one adjacency."""
 
     def z(self, epsilon: FloatArray, delta: FloatArray, count: IntArray) -> FloatArray:
-        """The least noise over sensitivity with which ``count`` releases cost at most ε."""
+        """Compute the least noise over sensitivity at which ``count`` releases cost at most ε."""
 
 
 class Exact:
@@ -70,12 +72,12 @@ class Renyi:
 
     name = "rdp"
     samples = True
-    # The best order is about 1 + √(2 ln(1/δ))/μ; the grid holds it for μ from 1e-6 to 1e4, and
-    # its steps of 2 % in α − 1 cost less than 1e-4 of ε.
+    # The best order is about 1 + √(2 ln(1/δ))/μ, which lies in this grid for μ from 1e-6 to 1e4;
+    # steps of 2 % in α − 1 cost less than 1e-4 of ε.
     orders: FloatArray = 1 + np.geomspace(1e-4, 1e7, 1100)
 
     def conversion(self, delta: FloatArray) -> FloatArray:
-        """What the conversion at each order (last axis) adds to ρ(α)."""
+        """Compute what the conversion at each order (last axis) adds to ρ(α)."""
         alpha, log_delta = self.orders, np.log(delta)[..., None]
         added: FloatArray = np.log1p(-1 / alpha) - (log_delta + np.log(alpha)) / (alpha - 1)
         return added
@@ -87,27 +89,24 @@ class Renyi:
         return max(0.0, float(np.min(cost + self.conversion(np.asarray(delta)))))
 
     def z(self, epsilon: FloatArray, delta: FloatArray, count: IntArray) -> FloatArray:
-        # At each order the largest μ²/2 that fits is linear in ε; the best order wins.
+        # At each order the largest μ²/2 within the budget is linear in ε; take the best order.
         half_mu_squared = np.max(
             (epsilon[..., None] - self.conversion(delta)) / self.orders, axis=-1
         )
         if np.any(half_mu_squared <= 0):
             where = np.unravel_index(int(np.argmin(half_mu_squared)), half_mu_squared.shape)
-            raise InputError(self._below_floor(float(epsilon[where]), float(delta[where])))
+            floor = max(0.0, float(np.min(self.conversion(delta[where]))))
+            raise InputError(
+                f"epsilon = {epsilon[where]:g}: accountant {self.name} cannot certify less than "
+                f"{floor:.4f} at δ = {delta[where]:g}; use a larger budget, or accountant exact"
+            )
         return np.asarray(np.sqrt(count / (2 * half_mu_squared)))
-
-    def _below_floor(self, epsilon: float, delta: float) -> str:
-        floor = max(0.0, float(np.min(self.conversion(np.asarray(delta)))))
-        return (
-            f"epsilon = {epsilon:g}: accountant {self.name} cannot certify less than "
-            f"{floor:.4f} at δ = {delta:g}; ask for more, or use accountant exact"
-        )
 
 
 class PaperRenyi(Renyi):
-    """The accountant as the paper has it: orders 2..64 and ε = min_α ρ(α) + ln(1/δ)/(α − 1).
+    """The paper's accountant: orders 2..64 and ε = min_α ρ(α) + ln(1/δ)/(α − 1).
 
-    It can certify nothing below ln(1/δ)/63, which is 0.1827 at δ = 1e-5. A target below that
+    It cannot certify less than ln(1/δ)/63, which is 0.1827 at δ = 1e-5. A target below that
     floor is refused.
 
     >>> release = Release.clipped_sum(noise_multiplier=10, adjacency=Adjacency.ZERO_OUT, count=13)
@@ -125,10 +124,10 @@ class PaperRenyi(Renyi):
 
 
 class Basic:
-    """The paper's Corollary 1: costs of single releases added up, for comparison.
+    """The paper's Corollary 1: the sum of the costs of single releases, for comparison.
 
     Each release costs √(2 ln(1.25/δ′))/z by the classic bound, with δ′ = δ/K so that the whole is
-    (ε, δ)-private. The classic bound is proved below 1 only; dearer releases are refused.
+    (ε, δ)-private. The bound is proved only for ε below 1; more expensive releases are refused.
 
     >>> release = Release.clipped_sum(noise_multiplier=100, adjacency=Adjacency.ZERO_OUT, count=13)
     >>> round(Basic().epsilon([release], 1e-5), 3)
@@ -159,7 +158,7 @@ class Basic:
 
 
 class PrivacyLossDistribution:
-    """The numerical accountant of dp-accounting, as an upper bound. Slow; knows sampling.
+    """The numerical accountant of dp-accounting, as an upper bound; slow, but covers sampling.
 
     >>> release = Release.clipped_sum(noise_multiplier=10, adjacency=Adjacency.ZERO_OUT, count=13)
     >>> round(PrivacyLossDistribution().epsilon([release], 1e-5), 4)
@@ -173,52 +172,48 @@ class PrivacyLossDistribution:
         return poisson.pld_epsilon(releases, delta)
 
     def z(self, epsilon: FloatArray, delta: FloatArray, count: IntArray) -> FloatArray:
-        found = [
-            # z is noise over sensitivity, so without sampling any adjacency gives the same.
-            noise_by_search(self, float(e), float(d), int(k), Adjacency.ZERO_OUT)
-            for e, d, k in zip(epsilon.flat, delta.flat, count.flat, strict=True)
-        ]
-        return np.reshape(found, epsilon.shape)
+        # z is noise over sensitivity, so without sampling any adjacency gives the same.
+        return search_noise(self, epsilon, delta, count, np.ones_like(epsilon), Adjacency.ZERO_OUT)
 
 
-def noise_by_search(
+def search_noise(
     accountant: Accountant,
-    epsilon: float,
-    delta: float,
-    count: int,
+    epsilon: FloatArray,
+    delta: FloatArray,
+    count: IntArray,
+    sampling_rate: FloatArray,
     adjacency: Adjacency,
-    sampling_rate: float = 1.0,
-) -> float:
-    """The least z that an accountant without an inverse prices within ε, to 1e-6 relative."""
+) -> FloatArray:
+    """Search the least z within ε, to 1e-6 relative, for an accountant without an inverse."""
 
-    def cost(z: float) -> float:
-        release = Release.clipped_sum(
-            noise_multiplier=z * adjacency.sensitivity,
-            adjacency=adjacency,
-            count=count,
-            sampling_rate=sampling_rate,
-        )
-        return accountant.epsilon([release], delta)
+    def search(epsilon: float, delta: float, count: int, sampling_rate: float) -> float:
+        def cost(z: float) -> float:
+            release = Release.clipped_sum(
+                noise_multiplier=z * adjacency.sensitivity,
+                adjacency=adjacency,
+                count=count,
+                sampling_rate=sampling_rate,
+            )
+            return accountant.epsilon([release], delta)
 
-    # Sampling only saves, so what is needed without it is a start from above.
-    guess = 1.001 * math.sqrt(count) / float(mu_for(epsilon, delta))
-    return smallest_noise(cost, epsilon, guess=guess)
+        # Sampling never costs more, so the noise that is needed without it is an upper bound.
+        guess = 1.001 * math.sqrt(count) / float(mu_for(epsilon, delta))
+        return smallest_noise(cost, epsilon, guess=guess)
+
+    columns = (values.ravel().tolist() for values in (epsilon, delta, count, sampling_rate))
+    return np.reshape([search(*row) for row in zip(*columns, strict=True)], epsilon.shape)
 
 
 _ALL: tuple[Accountant, ...] = (
-    Exact(),
-    Renyi(),
-    PaperRenyi(),
-    PrivacyLossDistribution(),
-    Basic(),
+    *(Exact(), Renyi(), PaperRenyi(), PrivacyLossDistribution(), Basic()),
 )
 ACCOUNTANTS = {accountant.name: accountant for accountant in _ALL}
 
 
-def choose(name: str | None, *, sampled: bool) -> Accountant:
-    """The accountant of that name; without a name ``exact``, or ``pld`` for sampled releases.
+def choose_accountant(name: str | None, *, sampled: bool) -> Accountant:
+    """Return an accountant by name; the default is ``exact``, or ``pld`` for sampled releases.
 
-    >>> choose(None, sampled=True).name
+    >>> choose_accountant(None, sampled=True).name
     'pld'
     """
     if name is None:
@@ -226,5 +221,5 @@ def choose(name: str | None, *, sampled: bool) -> Accountant:
     accountant = ACCOUNTANTS[member("accountant", name, ACCOUNTANTS)]
     if sampled and not accountant.samples:
         able = " or ".join(other.name for other in _ALL if other.samples)
-        raise InputError(f"accountant = {name!r}: knows no Poisson sampling; use {able}")
+        raise InputError(f"accountant = {name!r}: does not cover Poisson sampling; use {able}")
     return accountant

@@ -1,13 +1,13 @@
-"""A budget that is spent release by release, chosen as one goes.
+"""Privacy filters: budgets that are spent by releases chosen adaptively.
 
 Formal guarantee. Gaussian releases may be chosen adaptively, each from all that was seen before:
 while Σ 1/z² ≤ μ² the whole stays (ε, δ)-private, because Gaussian releases are ordered by their μ
 alone. Poisson-sampled releases are not ordered so. Two plans of equal total cost can differ in
-*where* they leak, and choosing between them after a look at earlier releases could cost more than
+*where* they leak, and choosing between them after seeing earlier releases could cost more than
 either. They are therefore accepted only as a plan (q, σ, K), frozen and charged as a whole before
 the first release of any kind; Gaussian releases may then be chosen within what is left.
 
-Filters are values: spending returns a new one, and a refusal leaves nothing behind.
+Filters are immutable: spending returns a new one, and a refusal changes nothing.
 
 >>> from pacdp.privacy import Adjacency, Filter, Guarantee, Release
 >>> budget = Guarantee(epsilon=0.5, adjacency=Adjacency.ZERO_OUT)
@@ -33,10 +33,10 @@ from pacdp.privacy.releases import Release, total_mu
 from pacdp.privacy.root_finding import smallest_noise
 from pacdp.validation import LARGEST_COUNT, budget, single
 
-# A share of μ² too small to be worth a release: what calibration's headroom leaves over.
-NOTHING = 1e-9
+# A remaining share of μ² below this is what calibration's headroom leaves, and counts as nothing.
+NEGLIGIBLE = 1e-9
 
-# Releases by what they are (with count 1) and how often they were made or promised.
+# Kinds of releases (each with count 1), and how often they were made or promised.
 Tally = Counter[Release]
 
 
@@ -53,11 +53,11 @@ class Filter:
             raise InputError(f"epsilon = {self.budget.epsilon:g}: a budget must be > 0")
         if self.budget.scope is not Scope.TOTAL or self.budget.accountant != "exact":
             raise InputError("budget: must be a total one, measured exactly")
-        # Refuses a budget for which no noise can be computed now, and not at the first release.
+        # A budget for which no noise can be computed is refused now, not at the first release.
         _ = self.mu_limit
 
     def spend(self, *releases: Release) -> "Filter":
-        """The filter after these releases, all or none; over the budget they are refused.
+        """Return the filter after these releases, all or none; over the budget they are refused.
 
         >>> from pacdp.privacy import Adjacency
         >>> state = Filter(Guarantee(epsilon=0.5, adjacency=Adjacency.ZERO_OUT))
@@ -71,32 +71,32 @@ class Filter:
         return after
 
     def record(self, *releases: Release) -> "Filter":
-        """The filter with these releases counted whether or not they fit: for reading back."""
+        """Return the filter with these releases counted, whether or not they fit the budget."""
         spent = Counter(self.spent)
         for release in releases:
-            self._same_terms(release)
-            one = release.times(1)
-            spent[one] += release.count
-            if release.sampled and spent[one] > self.frozen[one]:
+            self._check_terms(release)
+            kind = release.times(1)
+            spent[kind] += release.count
+            if release.sampled and spent[kind] > self.frozen[kind]:
                 raise BudgetExceededError(
                     f"sampled releases must be part of a frozen plan (q, σ, K): "
-                    f"{self.frozen[one] - self.spent[one]} left at q = {one.sampling_rate:g} and "
-                    f"noise multiplier {one.noise_multiplier:g}"
+                    f"{self.frozen[kind] - self.spent[kind]} left at q = {kind.sampling_rate:g} "
+                    f"and noise multiplier {kind.noise_multiplier:g}"
                 )
         return replace(self, spent=spent)
 
     def freeze(self, plan: Release) -> "Filter":
-        """The filter with a Poisson-sampled plan charged as a whole, before anything is released.
+        """Return the filter with a Poisson-sampled plan charged, before anything is released.
 
         >>> from pacdp.privacy import Adjacency
         >>> budget = Guarantee(epsilon=0.5, adjacency=Adjacency.ZERO_OUT)
-        >>> coin = Release.clipped_sum(
+        >>> plan = Release.clipped_sum(
         ...     noise_multiplier=10, count=100, sampling_rate=0.1, adjacency=Adjacency.ZERO_OUT
         ... )
-        >>> print(Filter(budget).freeze(coin).charged)
+        >>> print(Filter(budget).freeze(plan).charged)
         ε = 0.347113 at δ = 1e-05, zero-out (pld)
         """
-        self._same_terms(plan)
+        self._check_terms(plan)
         if not plan.sampled:
             raise InputError("plan: only Poisson-sampled releases are frozen; spend others as made")
         if self.spent:
@@ -109,7 +109,7 @@ class Filter:
         return after
 
     def rebudget(self, epsilon: float) -> "Filter":
-        """The filter under another ε, which may not be below what is charged already.
+        """Return the filter under another ε, which may not be below what is charged already.
 
         >>> from pacdp.privacy import Adjacency
         >>> state = Filter(Guarantee(epsilon=0.5, adjacency=Adjacency.ZERO_OUT))
@@ -124,7 +124,7 @@ class Filter:
         return after
 
     def affordable(self, release: Release) -> int:
-        """How many more releases of this kind fit, ignoring ``release.count``.
+        """Compute how many more releases of this kind fit, ignoring ``release.count``.
 
         >>> from pacdp.privacy import Adjacency
         >>> state = Filter(Guarantee(epsilon=0.5, adjacency=Adjacency.ZERO_OUT))
@@ -132,17 +132,17 @@ class Filter:
         >>> state.affordable(noisy)
         8
         """
-        one = release.times(1)
-        self._same_terms(one)
-        if one.sampled:
-            return self.frozen[one] - self.spent[one]
-        # Asked of the filter itself, so that the answer is exactly what it will accept.
+        kind = release.times(1)
+        self._check_terms(kind)
+        if kind.sampled:
+            return self.frozen[kind] - self.spent[kind]
+        # A search with the filter's own test, so that the answer is exactly what it will accept.
         low, high = 0, 1
-        while high <= LARGEST_COUNT // 4 and self.record(one.times(high)).within_budget:
+        while high <= LARGEST_COUNT // 4 and self.record(kind.times(high)).within_budget:
             low, high = high, 2 * high
         while high - low > 1:
             middle = (low + high) // 2
-            if self.record(one.times(middle)).within_budget:
+            if self.record(kind.times(middle)).within_budget:
                 low = middle
             else:
                 high = middle
@@ -158,16 +158,14 @@ class Filter:
         """
         if not self.frozen:
             left = self.mu_limit**2 - self.mu_charged**2
-            return 1 / math.sqrt(left) if left > NOTHING * self.mu_limit**2 else None
+            return 1 / math.sqrt(left) if left > NEGLIGIBLE * self.mu_limit**2 else None
 
         def cost(z: float) -> float:
-            one = Release(
-                noise_multiplier=z,
-                sensitivity=1.0,
-                adjacency=self.budget.adjacency,
-                unit=self.budget.unit,
+            terms = self.budget
+            release = Release(
+                noise_multiplier=z, sensitivity=1.0, adjacency=terms.adjacency, unit=terms.unit
             )
-            return self.record(one).charged.epsilon
+            return self.record(release).charged.epsilon
 
         try:
             return smallest_noise(cost, self.budget.epsilon, guess=1 / self.mu_limit)
@@ -184,30 +182,27 @@ class Filter:
     @cached_property
     def charged(self) -> Guarantee:
         """What counts against the budget: releases made, and frozen plans as a whole."""
-        return self._price(self._charged_releases())
+        gaussian = Counter({kind: n for kind, n in self.spent.items() if not kind.sampled})
+        return self._price(list_releases(gaussian + self.frozen))
 
     @cached_property
     def realised(self) -> Guarantee:
-        """What the releases made so far certify, had they been planned.
+        """What the releases made so far certify, if they had been planned in advance.
 
         Where noise was chosen from what earlier releases showed, the guarantee is the budget; this
-        is then a reading of how much of it is used.
+        then says how much of it is used.
         """
         return self._price(list_releases(self.spent))
 
     @property
     def mu_limit(self) -> float:
-        """The total μ of Gaussian releases that the budget pays for."""
+        """The total μ of Gaussian releases that the budget covers."""
         return _mu_limit(self.budget.epsilon, self.budget.delta)
 
     @cached_property
     def mu_charged(self) -> float:
         """The total μ of the Gaussian releases made so far."""
         return total_mu(release for release in list_releases(self.spent) if not release.sampled)
-
-    def _charged_releases(self) -> list[Release]:
-        gaussian = Counter({one: n for one, n in self.spent.items() if not one.sampled})
-        return list_releases(gaussian + self.frozen)
 
     def _price(self, releases: list[Release]) -> Guarantee:
         if not releases:
@@ -218,18 +213,18 @@ class Filter:
         after = self.record(*releases).charged.epsilon
         message = f"would reach ε = {after:.6g} of the budget {self.budget}; "
         if self.frozen:
-            # Counting what is left takes seconds here, in which a ledger would hold its lock.
+            # Computing what is left takes seconds, during which a ledger would hold its lock.
             return message + "less is left beside the frozen plans"
         message += f"spent so far: ε = {self.realised.epsilon:.6g}; left: "
         kinds = {release.times(1) for release in releases}
         if len(kinds) == 1:
-            one = kinds.pop()
+            kind = kinds.pop()
             return message + (
-                f"{self.affordable(one)} releases at noise multiplier {one.noise_multiplier:g}"
+                f"{self.affordable(kind)} releases at noise multiplier {kind.noise_multiplier:g}"
             )
         return message + (f"one release at z >= {self.least_z:.6g}" if self.least_z else "nothing")
 
-    def _same_terms(self, release: Release) -> None:
+    def _check_terms(self, release: Release) -> None:
         if release.adjacency is not self.budget.adjacency:
             raise InputError(
                 f"release: is under {release.adjacency}, but the budget is under "
@@ -243,10 +238,10 @@ class Filter:
 
 @lru_cache(maxsize=4096)
 def _mu_limit(epsilon: float, delta: float) -> float:
-    # Every spending makes a new filter under the same budget; inverting δ(ε; μ) takes longer.
+    # Cached, because every debit makes a new filter under the same budget.
     return float(mu_for(epsilon, delta))
 
 
 def list_releases(tally: Tally) -> list[Release]:
-    """The releases of a tally, each with its count."""
-    return [one.times(count) for one, count in tally.items() if count]
+    """List the releases of a tally, each with its count."""
+    return [kind.times(count) for kind, count in tally.items() if count]

@@ -6,16 +6,17 @@ together as private as one release with
 
     μ² = Σ_k 1/z_k²,        δ(ε; μ) = Φ(a) − e^ε·Φ(b),    a = μ/2 − ε/μ,   b = −μ/2 − ε/μ
 
-(Balle and Wang 2018; Dong, Roth and Su 2019). Everything here is that one function.
+(Balle and Wang 2018; Dong, Roth and Su 2019).
 
-How it stays exact. With m(x) = Φ(x)/φ(x) the identity b² − a² = 2ε turns the difference into
+Numerics. With m(x) = Φ(x)/φ(x) the identity b² − a² = 2ε turns the difference into
 
     δ(ε; μ) = φ(a)·(m(a) − m(b)),
 
-in which e^ε no longer appears, so nothing overflows at ε = 10⁶. For small μ the bracket would
-cancel; there it is the integral of m′(x) = 1 + x·m(x) from b to a, by Gauss–Legendre quadrature.
-The derivative ∂ln δ/∂μ = 1/(m(a) − m(b)) shows how rounding in ln δ moves μ: by parts in 10¹³
-over all that is allowed, well inside :data:`GUARD`, by which both inverses step to the safe side.
+in which e^ε no longer appears, so nothing overflows at ε = 10⁶. For small μ the difference would
+cancel, so it is computed as the integral of m′(x) = 1 + x·m(x) from b to a, by Gauss–Legendre
+quadrature. The derivative ∂ln δ/∂μ = 1/(m(a) − m(b)) shows how rounding in ln δ moves μ: by parts
+in 10¹³ over the whole allowed range, well within :data:`GUARD`, by which both inverses err on the
+safe side.
 """
 
 from collections.abc import Callable
@@ -32,9 +33,9 @@ from pacdp.validation import FloatArray, budget, not_negative, positive, probabi
 LARGEST_MU = 1e100
 # Both inverses move by this relative amount towards more privacy, which covers their rounding.
 GUARD = 1e-12
-# Near δ = 1 it is 1 − δ that counts, and rounding is relative to that.
+# Near δ = 1 rounding is relative to 1 − δ.
 _GUARD_NEAR_ONE = 1e-14
-# Beyond this δ, that rounding would swamp μ.
+# Beyond this δ, rounding would dominate μ.
 _LARGEST_DELTA = 1 - 1e-12
 
 _LOG_SQRT_2PI = 0.5 * np.log(2 * np.pi)
@@ -46,7 +47,7 @@ _LARGEST_RATIO = 1e150
 
 
 def delta_for(epsilon: ArrayLike, mu: ArrayLike) -> FloatArray:
-    """δ(ε; μ): the smallest δ at which Gaussian releases of total μ are (ε, δ)-private.
+    """Compute the smallest δ at which Gaussian releases of total μ are (ε, δ)-private.
 
     >>> round(float(delta_for(1.0, 1.0)), 6)
     0.126937
@@ -55,10 +56,10 @@ def delta_for(epsilon: ArrayLike, mu: ArrayLike) -> FloatArray:
 
 
 def epsilon_for(mu: ArrayLike, delta: ArrayLike) -> FloatArray:
-    """The smallest ε at which Gaussian releases of total μ are (ε, δ)-private.
+    """Compute the smallest ε at which Gaussian releases of total μ are (ε, δ)-private.
 
-    Zero where δ alone already pays for them. Never below the true value, and above it by at most
-    2e-12 of itself and 4e-12 of δ.
+    Zero where δ alone covers them. Never below the true value, and above it by at most 2e-12 of
+    itself plus 4e-12 of δ.
 
     >>> round(float(epsilon_for(1.0, 1e-5)), 6)
     4.377178
@@ -67,7 +68,7 @@ def epsilon_for(mu: ArrayLike, delta: ArrayLike) -> FloatArray:
     if np.any(all_mu > LARGEST_MU):
         raise InputError(f"mu = {np.max(all_mu):g}: must be a number from 0 to {LARGEST_MU:g}")
     result = np.zeros_like(all_mu)
-    # GUARD here and in the last line: a δ that rounding puts just above its target is not free.
+    # GUARD here and in the last line: a δ just above its target because of rounding still costs.
     costs = _log_delta(np.zeros_like(all_mu), all_mu) > np.log(all_delta) - GUARD
     if np.any(costs):
         some_mu, some_delta = all_mu[costs], all_delta[costs]
@@ -92,7 +93,7 @@ def epsilon_for(mu: ArrayLike, delta: ArrayLike) -> FloatArray:
 
 
 def mu_for(epsilon: ArrayLike, delta: ArrayLike) -> FloatArray:
-    """The largest total μ that (ε, δ) pays for: the inverse of :func:`epsilon_for`.
+    """Compute the largest total μ that (ε, δ) covers: the inverse of :func:`epsilon_for`.
 
     Never above the true value, and below it by at most a few parts in 10¹².
 
@@ -128,27 +129,26 @@ def _root(
     upper: FloatArray,
     parameters: tuple[FloatArray, ...],
 ) -> FloatArray:
-    """The root of each element's function in its bracket, to rounding."""
+    """Find the root of each element's function in its bracket, up to rounding."""
     if lower.size == 1:
-        # One number at a time is asked for most often, and what serves arrays takes four times as
-        # long for it.
-        own = tuple(value.reshape(1) for value in parameters)
-        one = brentq(
-            lambda x: function(np.array([x]), *own).item(),
+        # Most calls are for one number, for which the vectorised search takes four times as long.
+        values = tuple(value.reshape(1) for value in parameters)
+        root = brentq(
+            lambda x: function(np.array([x]), *values).item(),
             *(lower.item(), upper.item()),
             xtol=np.finfo(float).tiny,
             rtol=4 * np.finfo(float).eps,
             maxiter=10_000,
         )
-        return np.full(lower.shape, one)
-    found = elementwise.find_root(function, (lower, upper), args=parameters)
-    if not np.all(found.success):
+        return np.full(lower.shape, root)
+    result = elementwise.find_root(function, (lower, upper), args=parameters)
+    if not np.all(result.success):
         raise ArithmeticError("the Gaussian privacy curve could not be inverted")
-    return np.asarray(found.x)
+    return np.asarray(result.x)
 
 
 def _log_delta(epsilon: FloatArray, mu: FloatArray) -> FloatArray:
-    """ln δ(ε; μ), where δ is a floating-point number (ln δ > −750); very negative below."""
+    """Compute ln δ(ε; μ) where δ is representable (ln δ > −750); very negative below."""
     # Overflow and ln 0 occur only for an ε or μ so extreme that δ is exactly 0 or 1.
     with np.errstate(over="ignore", divide="ignore"):
         return _log_delta_unguarded(epsilon, mu)
@@ -172,7 +172,7 @@ def _log_delta_unguarded(epsilon: FloatArray, mu: FloatArray) -> FloatArray:
 
 
 def _log_mills(x: FloatArray) -> FloatArray:
-    """ln m(x) = ln Φ(x)/φ(x), by whichever form neither overflows nor cancels."""
+    """Compute ln m(x) = ln Φ(x)/φ(x), by whichever form neither overflows nor cancels."""
     tail = np.log(np.sqrt(np.pi / 2) * erfcx(-np.minimum(x, 0) / np.sqrt(2)))
     above = np.maximum(x, 0)
     return np.asarray(np.where(x < 0, tail, log_ndtr(above) + above**2 / 2 + _LOG_SQRT_2PI))

@@ -1,11 +1,11 @@
-"""What is promised: an ε never stands alone.
+"""Privacy guarantees: ε and δ with the adjacency, scope and unit that give them a meaning.
 
 The meaning of an ε depends on which two data sets count as neighbours, on its δ, and on whether
 it covers the whole training or one release of it. :class:`Guarantee` keeps all of them together,
 so that no ε is printed, saved or returned without its adjacency.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Self
 
@@ -17,26 +17,22 @@ DEFAULT_DELTA = 1e-5
 class _Named(StrEnum):
     @classmethod
     def parse(cls, value: str) -> Self:
-        """The member of that name; another name is refused with those that exist."""
-        return cls(member(cls._parameter(), value, [item.value for item in cls]))
-
-    @classmethod
-    def _parameter(cls) -> str:
-        return cls.__name__.lower()
+        """Return the member of that name; any other name is refused with those that exist."""
+        return cls(member(cls.__name__.lower(), value, [item.value for item in cls]))
 
 
 class Adjacency(_Named):
-    """Which data sets are neighbours. Size and batch plan are the same on both sides.
+    """Which data sets are neighbours; both have the same size and batch plan.
+
+    ``zero-out``: one record is replaced by a null record, which contributes a zero gradient.
+    ``replace-one``: one record is swapped for any other.
 
     >>> Adjacency.parse("replace-one").sensitivity
     2.0
     """
 
     ZERO_OUT = "zero-out"
-    """One record is replaced by a null record, which contributes a zero gradient."""
-
     REPLACE_ONE = "replace-one"
-    """One record is swapped for any other."""
 
     @property
     def sensitivity(self) -> float:
@@ -48,20 +44,22 @@ class Adjacency(_Named):
 
 
 class Scope(_Named):
-    """What a budget covers."""
+    """What a budget covers.
+
+    ``total``: every release of the whole training together. ``per-release``: each release by
+    itself, which is how the paper's experiments use their ε; the whole training costs more.
+    """
 
     TOTAL = "total"
-    """Every release of the whole training together."""
-
     PER_RELEASE = "per-release"
-    """Each release by itself, as the paper's experiments read their ε. The whole costs more."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Guarantee:
-    """An (ε, δ) with the adjacency it holds for, what it covers, and who computed it.
+    """An (ε, δ) with the adjacency it holds for, what it covers, and the accountant used.
 
-    The same value states a client's budget and what a run certifies.
+    The same type states a client's budget and what a run certifies. ``unit`` is what neighbours
+    differ in: one record, or everything that belongs to one patient, say.
 
     >>> print(Guarantee(epsilon=0.5, delta=1e-5, adjacency=Adjacency.ZERO_OUT))
     ε = 0.5 at δ = 1e-05, zero-out (exact)
@@ -75,16 +73,17 @@ class Guarantee:
     accountant: str = "exact"
     scope: Scope = Scope.TOTAL
     unit: str = "record"
-    """What the neighbours differ in: one record, or all that belongs to one of these."""
 
     def __post_init__(self) -> None:
         # Plain floats, so that a saved guarantee reads back as it was.
-        object.__setattr__(
-            self, "epsilon", single("epsilon", not_negative("epsilon", self.epsilon))
-        )
-        object.__setattr__(self, "delta", single("delta", probability("delta", self.delta)))
-        object.__setattr__(self, "adjacency", Adjacency.parse(self.adjacency))
-        object.__setattr__(self, "scope", Scope.parse(self.scope))
+        checked = {
+            "epsilon": single("epsilon", not_negative("epsilon", self.epsilon)),
+            "delta": single("delta", probability("delta", self.delta)),
+            "adjacency": Adjacency.parse(self.adjacency),
+            "scope": Scope.parse(self.scope),
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
         word("unit", self.unit)
 
     def __str__(self) -> str:
@@ -96,16 +95,10 @@ class Guarantee:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON.
+        """Return plain values for JSON.
 
         >>> Guarantee(epsilon=0.5, adjacency=Adjacency.ZERO_OUT).to_dict()["adjacency"]
         'zero-out'
         """
-        return {
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "adjacency": self.adjacency.value,
-            "accountant": self.accountant,
-            "scope": self.scope.value,
-            "unit": self.unit,
-        }
+        names = {"adjacency": self.adjacency.value, "scope": self.scope.value}
+        return asdict(self) | names

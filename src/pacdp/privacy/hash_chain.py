@@ -3,17 +3,17 @@
 It knows nothing of privacy. What it promises:
 
 - :meth:`HashChain.append` returns only after its entries are committed and synced to the disk.
-  SQLite runs with a rollback journal and ``synchronous=EXTRA``: in any lesser mode a power cut can
+  SQLite runs with a rollback journal and ``synchronous=EXTRA``: in any weaker mode a power cut can
   bring back the journal of a finished transaction, and with it an older state of the file.
-- What an appender decides on is what is in the file: it holds the write lock from before it reads
-  until its entries are in. Two processes cannot both take the last of anything.
+- A decision to append is based on what is in the file: the write lock is held from before the file
+  is read until the new entries are in. Two processes cannot both spend the same budget.
 - What was written is read back before it is committed. A trigger that drops, rewrites or adds
   entries makes the append fail and leaves the file as it was.
-- A file that is damaged, truncated, edited or not ours is refused by name. Each entry's hash covers
-  the one before, so a change to any entry changes the head.
+- A file that is damaged, truncated, edited or not a ledger is refused by name. Each entry's hash
+  covers the one before, so a change to any entry changes the head.
 
-The chain guards against damage and careless edits. Someone who can write the file can also rewrite
-it from the start, or put back an older copy; that shows only to those who know a later head.
+The chain protects against damage and careless edits. Someone who can write the file can also
+rewrite it from the start, or put back an older copy; only those who know a later head can tell.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ import sqlite3
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from pacdp.errors import LedgerError, PacdpError
@@ -33,29 +33,19 @@ FORMAT = 1
 # How long to wait for another process that holds the file.
 BUSY_SECONDS = 60.0
 
+_CREATE_TABLE = (
+    "CREATE TABLE entries (sequence INTEGER PRIMARY KEY, previous TEXT NOT NULL, "
+    "body TEXT NOT NULL, hash TEXT NOT NULL)"
+)
+_CREATE_TRIGGER = (
+    "CREATE TRIGGER {name} BEFORE {event} ON entries "
+    "BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END"
+)
+_TRIGGERS = {"entries_are_never_deleted": "DELETE", "entries_are_never_updated": "UPDATE"}
 # Rows of sqlite_master, in the order of their names: type, name, table and the statement.
-_SCHEMA = [
-    (
-        "table",
-        "entries",
-        "entries",
-        "CREATE TABLE entries (sequence INTEGER PRIMARY KEY, previous TEXT NOT NULL, "
-        "body TEXT NOT NULL, hash TEXT NOT NULL)",
-    ),
-    (
-        "trigger",
-        "entries_are_never_deleted",
-        "entries",
-        "CREATE TRIGGER entries_are_never_deleted BEFORE DELETE ON entries "
-        "BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END",
-    ),
-    (
-        "trigger",
-        "entries_are_never_updated",
-        "entries",
-        "CREATE TRIGGER entries_are_never_updated BEFORE UPDATE ON entries "
-        "BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END",
-    ),
+_SCHEMA = [("table", "entries", "entries", _CREATE_TABLE)] + [
+    ("trigger", name, "entries", _CREATE_TRIGGER.format(name=name, event=event))
+    for name, event in _TRIGGERS.items()
 ]
 
 
@@ -70,6 +60,7 @@ class Link:
 
     @classmethod
     def after(cls, last: "Link | None", body: str) -> "Link":
+        """Make the entry that follows ``last``."""
         sequence, previous = (last.sequence + 1, last.hash) if last else (1, GENESIS)
         text = f"{sequence}\n{previous}\n{body}"
         return cls(sequence, previous, body, hashlib.sha256(text.encode()).hexdigest())
@@ -83,10 +74,10 @@ class HashChain:
 
     @classmethod
     def create(cls, path: Path, body: str) -> "HashChain":
-        """Make the file with its first entry. An existing file is never touched."""
+        """Create the file with its first entry. An existing file is never touched."""
         chain = cls(path)
         try:
-            # Ours alone or not at all; SQLite itself would happily open what is there.
+            # SQLite itself would open a file that exists already.
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         except FileExistsError:
             raise LedgerError(f"{path}: exists already; a ledger is created once") from None
@@ -111,15 +102,21 @@ class HashChain:
         return chain
 
     def read(self) -> list[Link]:
-        """Every entry, after checking the whole file."""
+        """Check the whole file, and return every entry."""
         self._check_file()
         with self._connection() as connection:
             connection.execute("BEGIN")
             self._check_layout(connection)
-            return self._verified(connection)
+            integrity = connection.execute("PRAGMA main.integrity_check(1)").fetchone()[0]
+            if integrity != "ok":
+                raise self._damaged(str(integrity).splitlines()[-1])
+            links = self._check_links(_select(connection, 0), None)
+            if not links:
+                raise self._damaged("it has no entries")
+            return links
 
     def append(self, last: Link, decide: Callable[[Sequence[Link]], Sequence[str]]) -> list[Link]:
-        """Add what ``decide`` answers to the entries that came after ``last``.
+        """Append the entries that ``decide`` returns for those that came after ``last``.
 
         ``last`` is the newest entry that the caller knows. Returns all entries since, the new ones
         at the end, once they are on the disk. If ``decide`` raises, or if reading the new entries
@@ -130,13 +127,13 @@ class HashChain:
             connection.execute("BEGIN IMMEDIATE")
             # The file may have changed since it was opened; under the write lock it no longer can.
             self._check_layout(connection)
-            seen = _select(connection, last.sequence)
-            if not seen or seen[0] != last:
+            present = _select(connection, last.sequence)
+            if not present or present[0] != last:
                 raise LedgerError(
                     f"{self.path}: entry {last.sequence} is no longer what it was: "
                     "an older or another copy has been put in its place"
                 )
-            missed = self._linked(seen[1:], last)
+            missed = self._check_links(present[1:], last)
             added: list[Link] = []
             for body in decide(missed):
                 added.append(Link.after((missed + added or [last])[-1], body))
@@ -144,6 +141,9 @@ class HashChain:
             self._check_written(connection, [last, *missed, *added])
             connection.execute("COMMIT")
             return missed + added
+
+    def _damaged(self, reason: str) -> LedgerError:
+        return LedgerError(f"{self.path}: is damaged: {reason}")
 
     def _check_layout(self, connection: sqlite3.Connection) -> None:
         """Refuse a file that is not a ledger of this format, with its tables and nothing else.
@@ -166,52 +166,44 @@ class HashChain:
             "SELECT type, name, tbl_name, sql FROM sqlite_temp_master ORDER BY name"
         )
         if objects.fetchall() != _SCHEMA:
-            raise LedgerError(f"{self.path}: is damaged: its tables are not those of a ledger")
+            raise self._damaged("its tables are not those of a ledger")
 
-    def _check_written(self, connection: sqlite3.Connection, meant: Sequence[Link]) -> None:
-        """Refuse to commit unless the entries from the first of ``meant`` on equal ``meant``."""
-        if _select(connection, meant[0].sequence) != meant:
+    def _check_written(self, connection: sqlite3.Connection, expected: Sequence[Link]) -> None:
+        """Refuse to commit unless the file ends with exactly the ``expected`` entries."""
+        if _select(connection, expected[0].sequence) != expected:
             raise LedgerError(
                 f"{self.path}: did not take the new entries as they were written; nothing was added"
             )
 
-    def _verified(self, connection: sqlite3.Connection) -> list[Link]:
-        found = connection.execute("PRAGMA main.integrity_check(1)").fetchone()[0]
-        if found != "ok":
-            raise LedgerError(f"{self.path}: is damaged: {str(found).splitlines()[-1]}")
-        links = self._linked(_select(connection, 0), None)
-        if not links:
-            raise LedgerError(f"{self.path}: is damaged: it has no entries")
-        return links
-
-    def _linked(self, links: Sequence[Link], last: Link | None) -> list[Link]:
+    def _check_links(self, links: list[Link], last: Link | None) -> list[Link]:
+        """Refuse entries that do not continue the chain after ``last``."""
         for link in links:
             if link != Link.after(last, link.body):
-                place = last.sequence + 1 if last else 1
-                raise LedgerError(f"{self.path}: is damaged: entry {place} breaks the hash chain")
+                number = last.sequence + 1 if last else 1
+                raise self._damaged(f"entry {number} breaks the hash chain")
             last = link
-        return list(links)
+        return links
 
     def _check_file(self) -> None:
-        """Refuse what SQLite would misread, without opening the file.
+        """Refuse files that SQLite would misread, without opening them.
 
-        Closing any handle to a file drops all locks that this process holds on it, also those of a
-        transaction in another thread: nobody but SQLite may open it.
+        Closing any handle to a file drops all locks that this process holds on it, including those
+        of a transaction in another thread: only SQLite may open it.
         """
         try:
-            found = self.path.stat()
+            status = self.path.stat()
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             raise LedgerError(f"{self.path}: cannot be read: {reason}") from None
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(status.st_mode):
             raise LedgerError(f"{self.path}: is not a file")
-        if not found.st_size:
+        if not status.st_size:
             # SQLite takes an empty file for an empty database.
             raise LedgerError(f"{self.path}: is not a pacdp ledger (the file is empty)")
-        if found.st_nlink > 1:
+        if status.st_nlink > 1:
             # The journal of a crash is found by the name of the file, so it must have only one.
             raise LedgerError(
-                f"{self.path}: has {found.st_nlink} names (hard links), must have one"
+                f"{self.path}: has {status.st_nlink} names (hard links), must have one"
             )
 
     @contextmanager
@@ -237,6 +229,7 @@ class HashChain:
 
 
 def _select(connection: sqlite3.Connection, sequence: int) -> list[Link]:
+    """Read the entries from this number on."""
     rows = connection.execute(
         "SELECT sequence, previous, body, hash FROM main.entries "
         "WHERE sequence >= ? ORDER BY sequence",
@@ -246,7 +239,4 @@ def _select(connection: sqlite3.Connection, sequence: int) -> list[Link]:
 
 
 def _insert(connection: sqlite3.Connection, links: Sequence[Link]) -> None:
-    connection.executemany(
-        "INSERT INTO main.entries VALUES (?, ?, ?, ?)",
-        [(link.sequence, link.previous, link.body, link.hash) for link in links],
-    )
+    connection.executemany("INSERT INTO main.entries VALUES (?, ?, ?, ?)", map(astuple, links))

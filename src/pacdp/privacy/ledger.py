@@ -1,7 +1,7 @@
-"""One interface for whoever spends: the durable ledger of a federation, or a book in memory.
+"""What a client's training needs of a ledger, and a ledger that is kept in memory.
 
-A simulation makes thousands of releases that never leave the machine. It keeps its books in memory,
-by the same arithmetic and with the same refusals.
+A simulation makes thousands of releases that never leave the machine. Its ledgers are kept in
+memory, with the same arithmetic and the same refusals as those in files.
 """
 
 import threading
@@ -15,22 +15,12 @@ from pacdp.privacy.guarantee import Guarantee
 from pacdp.privacy.releases import Release
 
 
-def refuse_more(releases: Sequence[Release], made: Tally, *, run: str, at_most: int | None) -> None:
-    """Refuse releases with which a run would have made more than it may."""
-    wanted = sum(release.count for release in releases)
-    if at_most is not None and made.total() + wanted > at_most:
-        raise BudgetExceededError(
-            f"the run {run} has made {made.total()} releases of {at_most} planned, and asks for "
-            f"{wanted}"
-        )
-
-
 class Ledger(Protocol):
-    """What a client's training needs of its ledger."""
+    """A budget, and the releases debited from it before they leave the client."""
 
     @property
     def durable(self) -> bool:
-        """Whether charges outlive the process; if so, noise must never be seeded."""
+        """Whether debits outlive the process; if so, noise must never be seeded."""
 
     @property
     def filter(self) -> Filter:
@@ -41,23 +31,23 @@ class Ledger(Protocol):
     ) -> object:
         """Debit releases, all or none, before they leave; over the budget they are refused.
 
-        So are releases with which the run would have made more than ``at_most``.
+        Releases with which the run would have made more than ``at_most`` are refused, too.
         """
 
     def freeze(self, plan: Release, *, run: str, label: str = "") -> object:
         """Charge a Poisson-sampled plan as a whole, before anything is released."""
 
     def count_releases(self, run: str) -> Tally:
-        """The releases that the run has made so far."""
+        """Count the releases that the run has made so far."""
 
 
 class MemoryLedger:
-    """A ledger that lasts as long as the process: for simulations.
+    """A ledger that lasts as long as the process, for simulations.
 
     >>> from pacdp.privacy import Adjacency, calibrate
-    >>> book = MemoryLedger(Guarantee(epsilon=0.5, adjacency=Adjacency.ZERO_OUT))
-    >>> book.reserve(calibrate(epsilon=0.5, releases=13).release(), run="first")
-    >>> book.count_releases("first").total(), str(book.filter.realised)
+    >>> ledger = MemoryLedger(Guarantee(epsilon=0.5, adjacency=Adjacency.ZERO_OUT))
+    >>> ledger.reserve(calibrate(epsilon=0.5, releases=13).release(), run="first")
+    >>> ledger.count_releases("first").total(), str(ledger.filter.realised)
     (13, 'ε = 0.5 at δ = 1e-05, zero-out (exact)')
     """
 
@@ -66,7 +56,7 @@ class MemoryLedger:
     def __init__(self, budget: Guarantee) -> None:
         self.filter = Filter(budget)
         self._runs: defaultdict[str, Tally] = defaultdict(Counter)
-        # Looking and spending are one step, whoever else asks.
+        # Threads may share a ledger: the check and the debit must be one step.
         self._lock = threading.Lock()
 
     def reserve(
@@ -74,7 +64,7 @@ class MemoryLedger:
     ) -> None:
         """Debit releases, all or none; over the budget, or the run's number, they are refused."""
         with self._lock:
-            refuse_more(releases, self._runs[run], run=run, at_most=at_most)
+            refuse_excess(releases, self._runs[run], run=run, at_most=at_most)
             self.filter = self.filter.spend(*releases)
             for release in releases:
                 self._runs[run][release.times(1)] += release.count
@@ -84,5 +74,17 @@ class MemoryLedger:
         self.filter = self.filter.freeze(plan)
 
     def count_releases(self, run: str) -> Tally:
-        """The releases that the run has made so far."""
+        """Count the releases that the run has made so far."""
         return Counter(self._runs[run])
+
+
+def refuse_excess(
+    releases: Sequence[Release], made: Tally, *, run: str, at_most: int | None
+) -> None:
+    """Refuse releases with which a run would have made more than ``at_most``."""
+    wanted = sum(release.count for release in releases)
+    if at_most is not None and made.total() + wanted > at_most:
+        raise BudgetExceededError(
+            f"the run {run} has made {made.total()} releases of {at_most} planned, and asks for "
+            f"{wanted}"
+        )

@@ -1,12 +1,12 @@
 """Releases of Poisson-sampled records, priced by dp-accounting.
 
-Amplification by sampling may be claimed only where each record is really drawn by its own coin
-and the server cannot see the outcome. Zero-out is dp-accounting's REPLACE_SPECIAL: a null record
+Amplification by sampling may be claimed only where each record is drawn independently and the
+server cannot see the outcome. Zero-out is dp-accounting's REPLACE_SPECIAL: a null record
 contributes zero whether it was drawn or not. Its REPLACE_ONE doubles the sensitivity by itself, so
 there it is given 2z.
 
-Importing dp-accounting takes longer than most answers of the exact accountant, so only those who
-ask for it wait for it.
+Importing dp-accounting takes longer than most answers of the exact accountant, so it is imported
+only where it is used.
 """
 
 import logging
@@ -23,36 +23,36 @@ from pacdp.privacy.gaussian import epsilon_for
 from pacdp.privacy.guarantee import Adjacency
 from pacdp.privacy.releases import Release, total_mu
 
-# Privacy losses are rounded to a grid of this share of ε, towards a larger ε: the answer lies
-# above the truth by about a part in 10⁵, or in 10⁴ where the next line makes the grid coarser.
+# Privacy losses are rounded up to a grid of this share of ε: the answer exceeds the true ε by about
+# a part in 10⁵, or in 10⁴ where LARGEST_GRID makes the grid coarser.
 RESOLUTION = 5e-5
-# The most points that the grid of one release may have, which bounds time and memory.
+# The largest number of points of one release's grid, which bounds time and memory.
 LARGEST_GRID = 3e5
 # Beyond these the distributions no longer fit into a grid, or into floating point.
 SMALLEST_Z, LARGEST_Z, LARGEST_COUNT = 1e-4, 1e10, 1e7
-# The convolutions run in floating point; below this δ their errors have been seen to show.
+# The convolutions run in floating point; below this δ their errors become visible.
 SMALLEST_DELTA = 1e-10
 
 
 def pld_epsilon(releases: Sequence[Release], delta: float, *, coarser: float = 1.0) -> float:
-    """An upper bound on ε by privacy-loss distributions, tight to about a part in 10⁴.
+    """Compute an upper bound on ε by privacy-loss distributions, tight to about a part in 10⁴.
 
-    On a grid that is so many times ``coarser`` it is found faster, and is larger.
+    A grid that is so many times ``coarser`` gives a larger bound faster.
 
-    >>> coin = Release.clipped_sum(
+    >>> sampled = Release.clipped_sum(
     ...     noise_multiplier=10, count=100, sampling_rate=0.1, adjacency=Adjacency.ZERO_OUT
     ... )
-    >>> round(pld_epsilon([coin], 1e-5), 4)
+    >>> round(pld_epsilon([sampled], 1e-5), 4)
     0.3471
     """
     if delta < SMALLEST_DELTA:
         raise InputError(f"delta = {delta:g}: accountant pld needs δ >= {SMALLEST_DELTA:g}")
-    return _priced(tuple(releases), delta, coarser) if releases else 0.0
+    return _compute_pld_epsilon(tuple(releases), delta, coarser) if releases else 0.0
 
 
 @lru_cache(maxsize=1024)
-def _priced(releases: tuple[Release, ...], delta: float, coarser: float) -> float:
-    # It takes a second, and clients of one budget ask the same.
+def _compute_pld_epsilon(releases: tuple[Release, ...], delta: float, coarser: float) -> float:
+    # Cached, because it takes a second and is the same for all clients of one budget.
     for release in releases:
         if not (SMALLEST_Z <= release.z <= LARGEST_Z and release.count <= LARGEST_COUNT):
             raise InputError(
@@ -61,7 +61,7 @@ def _priced(releases: tuple[Release, ...], delta: float, coarser: float) -> floa
             )
     from dp_accounting.pld import PLDAccountant
 
-    def at(interval: float) -> float:
+    def compute(interval: float) -> float:
         accountant = PLDAccountant(_relation(releases), interval)
         try:
             for event, count in _events(releases):
@@ -77,20 +77,20 @@ def _priced(releases: tuple[Release, ...], delta: float, coarser: float) -> floa
     resolution, finest = RESOLUTION * coarser, coarser * _widest_loss(releases) / LARGEST_GRID
     mu = _guess_mu(releases)
     interval = max(finest, resolution * max(mu, float(epsilon_for(mu, delta))))
-    epsilon = at(interval)
+    epsilon = compute(interval)
     while resolution * epsilon < interval / 2 and interval > finest:
         interval = max(finest, min(interval / 4, resolution * epsilon))
-        epsilon = at(interval)
+        epsilon = compute(interval)
     return epsilon
 
 
 def renyi_epsilon(releases: Sequence[Release], delta: float) -> float:
-    """An upper bound on ε by Rényi accounting, which covers sampling under zero-out only.
+    """Compute an upper bound on ε by Rényi accounting; covers sampling under zero-out only.
 
-    >>> coin = Release.clipped_sum(
+    >>> sampled = Release.clipped_sum(
     ...     noise_multiplier=10, count=100, sampling_rate=0.1, adjacency=Adjacency.ZERO_OUT
     ... )
-    >>> round(renyi_epsilon([coin], 1e-5), 2)
+    >>> round(renyi_epsilon([sampled], 1e-5), 2)
     0.38
     """
     adjacency = releases[0].adjacency
@@ -118,7 +118,7 @@ def _relation(releases: Sequence[Release]) -> Any:
 
 
 def _events(releases: Sequence[Release]) -> Iterator[tuple[Any, int]]:
-    """The releases in dp-accounting's words; those without sampling as the one they amount to."""
+    """Convert the releases to dp-accounting's events; those without sampling become one event."""
     from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 
     def gaussian(z: float) -> Any:
@@ -134,26 +134,25 @@ def _events(releases: Sequence[Release]) -> Iterator[tuple[Any, int]]:
 
 
 def _guess_mu(releases: Sequence[Release]) -> float:
-    """Roughly the total μ, by the central limit theorem of Bu, Dong, Long and Su (2020)."""
-    squares = (
-        release.count * min(1 / release.z**2, _sampled_mu_squared(release)) for release in releases
-    )
-    return math.sqrt(math.fsum(squares))
+    """Estimate the total μ by the central limit theorem of Bu, Dong, Long and Su (2020)."""
 
+    def squared(release: Release) -> float:
+        unsampled = 1 / release.z**2
+        # Beyond 100 exp would overflow, and 1/z² is the smaller of the two.
+        sampled = release.sampling_rate**2 * math.expm1(min(unsampled, 100.0))
+        return release.count * min(unsampled, sampled)
 
-def _sampled_mu_squared(release: Release) -> float:
-    exponent = min(1 / release.z**2, 100.0)  # beyond that exp overflows, and 1/z² is the smaller
-    return release.sampling_rate**2 * math.expm1(exponent)
+    return math.sqrt(math.fsum(map(squared, releases)))
 
 
 def _widest_loss(releases: Sequence[Release]) -> float:
-    """How far the privacy loss of a single release reaches, out to ten standard deviations."""
+    """Compute how large the privacy loss of one release can be, within ten standard deviations."""
     return max(10 / release.z + 0.5 / release.z**2 for release in releases)
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence dp-accounting's warning for each order it leaves out: leaving one out is safe."""
+    """Silence dp-accounting's warnings about orders that it leaves out, which is safe."""
     logger = logging.getLogger("absl")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,8 +1,8 @@
-"""What happened: the releases a record can influence. What they cost is the accountants' part."""
+"""Releases: what left a client with noise. Accountants say what releases cost."""
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any, Self
 
@@ -18,7 +18,8 @@ class Release:
 
     A release is counted once for each time that one record can influence it. A client that makes
     E passes over its records per participation, in whatever fixed batches, makes E of them. Where
-    several records are one ``unit``, each batch must hold whole units, and so must a sample.
+    several records form one ``unit``, such as a patient, the sensitivity is that of a whole unit,
+    and each batch and each sample must hold whole units.
 
     ``noise_multiplier`` is σ/C, noise over clipping bound, whatever the adjacency; ``sensitivity``
     is S/C, how far one record can move the query under ``adjacency``; ``z`` = σ/S is what the
@@ -35,7 +36,6 @@ class Release:
     count: int = 1
     sampling_rate: float = 1.0
     unit: str = "record"
-    """What moves the query by at most the sensitivity, where several records belong together."""
 
     def __post_init__(self) -> None:
         checked = {
@@ -51,8 +51,8 @@ class Release:
         positive("z", self.z)
         replaced = self.adjacency is Adjacency.REPLACE_ONE
         if self.sampled and replaced and self.sensitivity != self.adjacency.sensitivity:
-            # Whether a record was drawn shows as well, and that depends on how large its
-            # contribution is, which the distance between two contributions does not tell.
+            # Whether a record was drawn is visible as well. That depends on how large its
+            # contribution is, which does not follow from the distance of two contributions.
             raise InputError(
                 "sampling_rate: under replace-one only clipped sums (sensitivity 2) are covered"
             )
@@ -67,7 +67,7 @@ class Release:
         sampling_rate: float = 1.0,
         unit: str = "record",
     ) -> Self:
-        """A sum of per-example gradients clipped to C: S = C under zero-out, 2C under replace-one.
+        """Describe a sum of gradients clipped to C: S = C under zero-out, 2C under replace-one.
 
         >>> Release.clipped_sum(noise_multiplier=10, adjacency=Adjacency.ZERO_OUT).sensitivity
         1.0
@@ -92,7 +92,7 @@ class Release:
         return self.sampling_rate < 1
 
     def times(self, count: int) -> "Release":
-        """The same release, made ``count`` times.
+        """Return the same release, made ``count`` times.
 
         >>> Release.clipped_sum(noise_multiplier=1, adjacency=Adjacency.ZERO_OUT).times(5).count
         5
@@ -102,30 +102,23 @@ class Release:
         return self if count == self.count else _times(self, count)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; ``Release(**values)`` reads them back.
+        """Return plain values for JSON; ``Release(**values)`` reads them back.
 
         >>> release = Release.clipped_sum(noise_multiplier=3, adjacency=Adjacency.ZERO_OUT)
         >>> Release(**release.to_dict()) == release
         True
         """
-        return {
-            "noise_multiplier": self.noise_multiplier,
-            "sensitivity": self.sensitivity,
-            "adjacency": self.adjacency.value,
-            "count": self.count,
-            "sampling_rate": self.sampling_rate,
-            "unit": self.unit,
-        }
+        return asdict(self) | {"adjacency": self.adjacency.value}
 
 
 @lru_cache(maxsize=4096)
 def _times(release: Release, count: int) -> Release:
-    # Every debit asks for this, of the same few releases, and checking them anew takes longer.
+    # Every debit asks for this, of the same few releases, and validating them again takes longer.
     return replace(release, count=count)
 
 
 def total_mu(releases: Iterable[Release]) -> float:
-    """μ = √(Σ 1/z²) of releases without sampling: exact, whatever their order and multipliers.
+    """Compute μ = √(Σ 1/z²) of releases without sampling, exact for any order and multipliers.
 
     >>> noises = (20, 30, 40, 25)
     >>> zero_out = Adjacency.ZERO_OUT
@@ -137,8 +130,8 @@ def total_mu(releases: Iterable[Release]) -> float:
     largest = max((mu for _, mu in parts), default=0.0)
     if not largest:
         return 0.0
-    # Relative to the largest, no square overflows or vanishes where it matters; and fsum is
-    # correctly rounded, so neither order nor grouping changes the total.
+    # Relative to the largest, no square overflows or vanishes where it matters; fsum is correctly
+    # rounded, so neither order nor grouping changes the total.
     total = largest * math.sqrt(math.fsum(count * (mu / largest) ** 2 for count, mu in parts))
     if total > LARGEST_MU:
         raise InputError("noise_multiplier: is so small that the cost cannot be represented")

@@ -1,4 +1,7 @@
-"""Bracketing searches whose answer is on the safe side: for accountants without an inverse."""
+"""Searches for noise and sampling rates, for accountants without an inverse.
+
+Every answer was itself priced at no more than the target.
+"""
 
 from collections.abc import Callable
 from functools import cache
@@ -10,16 +13,15 @@ from scipy.optimize import elementwise
 from pacdp.errors import InputError
 from pacdp.validation import FloatArray
 
-# How near the answer comes to its target, relative in the quantity searched.
+# How close the answer is to the optimum, relative in the quantity searched.
 TOLERANCE = 1e-6
-
-# Rates below this are not worth an exchange, and noise outside this no longer is any, or is all.
+# Lower sampling rates, and noise outside this range, are of no practical use.
 SMALLEST_RATE = 1e-9
 SMALLEST_NOISE, LARGEST_NOISE = 1e-3, 1e8
 
 
 def smallest_noise(cost: Callable[[float], float], target: float, guess: float) -> float:
-    """The least z >= 1e-3 with ``cost(z)`` ≤ target, for a cost that falls with z.
+    """Find the least z >= 1e-3 with ``cost(z)`` ≤ target, for a cost that falls with z.
 
     >>> round(smallest_noise(lambda z: 1 / z, 0.5, guess=1.0), 4)
     2.0
@@ -35,13 +37,13 @@ def smallest_noise(cost: Callable[[float], float], target: float, guess: float) 
         if unsafe == SMALLEST_NOISE:
             return unsafe
         safe, unsafe = unsafe, max(unsafe / 2, SMALLEST_NOISE)
-    return _between(cost, target, safe, unsafe)
+    return _search_between(cost, target, safe, unsafe)
 
 
 def largest_rate(
     cost: Callable[[float], float], target: float, *, guess: float | None = None
 ) -> float:
-    """The largest q in (0, 1] with ``cost(q)`` ≤ target, for a cost that rises with q.
+    """Find the largest q in (0, 1] with ``cost(q)`` ≤ target, for a cost that rises with q.
 
     A good ``guess`` saves most of the work; a bad one does no harm.
 
@@ -62,11 +64,13 @@ def largest_rate(
             raise InputError(
                 f"epsilon = {target:g}: even a sampling rate of 1e-9 costs more at this noise"
             )
-    return _between(cost, target, safe, unsafe)
+    return _search_between(cost, target, safe, unsafe)
 
 
-def _between(cost: Callable[[float], float], target: float, safe: float, unsafe: float) -> float:
-    """The point next to the crossing that was itself priced at no more than the target."""
+def _search_between(
+    cost: Callable[[float], float], target: float, safe: float, unsafe: float
+) -> float:
+    """Find the point closest to the crossing whose own cost is at most the target."""
 
     def excess(log_x: FloatArray) -> FloatArray:
         costs = [cost(float(np.exp(value))) - target for value in np.ravel(log_x)]
@@ -77,5 +81,5 @@ def _between(cost: Callable[[float], float], target: float, safe: float, unsafe:
     root = elementwise.find_root(excess, (low, high), tolerances=tolerances)
     ends: list[ArrayLike] = [root.x, *root.bracket]
     within = [x for x in (float(np.exp(end)) for end in ends) if cost(x) <= target]
-    # The nearest of the safe points; rounding of exp(log) may have spoilt the safe end itself.
+    # The closest of the safe points; rounding of exp(log) may have made the safe end unsafe.
     return min([safe, *within], key=lambda x: abs(np.log(x / unsafe)))

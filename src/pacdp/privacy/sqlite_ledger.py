@@ -1,16 +1,16 @@
-"""The client's own book of its budget: one file, debited before anything leaves.
+"""A client's durable ledger: one file, debited before anything leaves.
 
 A release is reserved, committed and synced *before* it may leave the client. Over the budget it is
-refused with what is left. It is a :class:`~pacdp.privacy.hash_chain.HashChain` of entries, and its
-state is the :class:`~pacdp.privacy.filter.Filter` that the entries add up to: nothing else is
-stored, so nothing can disagree with it. A crash at any moment can lose a release that was paid for,
-and never a payment.
+refused, and the message says what is left. The file is a
+:class:`~pacdp.privacy.hash_chain.HashChain` of entries, and its state is the
+:class:`~pacdp.privacy.filter.Filter` that the entries add up to: nothing else is stored, so nothing
+can disagree with it. A crash at any moment can lose a release that was paid for, never a payment.
 
-Several runs may draw on one ledger. No server is asked and none can raise the budget: it changes
+Several runs may draw on one ledger. No server is asked, and none can raise the budget: it changes
 only by :meth:`SQLiteLedger.set_budget`, which is an entry itself.
 
 >>> import tempfile, pathlib
->>> from pacdp.privacy import Adjacency, Guarantee, SQLiteLedger, Release, calibrate
+>>> from pacdp.privacy import Adjacency, Guarantee, Release, SQLiteLedger, calibrate
 >>> path = pathlib.Path(tempfile.mkdtemp()) / "hospital.ledger"
 >>> budget = Guarantee(epsilon=0.5, adjacency=Adjacency.ZERO_OUT)
 >>> ledger = SQLiteLedger.create(path, client="hospital", budget=budget)
@@ -40,7 +40,7 @@ from pacdp.errors import BudgetExceededError, InputError, LedgerError
 from pacdp.privacy.filter import Filter, Tally
 from pacdp.privacy.guarantee import Adjacency, Guarantee
 from pacdp.privacy.hash_chain import HashChain, Link
-from pacdp.privacy.ledger import refuse_more
+from pacdp.privacy.ledger import refuse_excess
 from pacdp.privacy.releases import Release
 from pacdp.validation import budget as checked_budget
 from pacdp.validation import single, text, word
@@ -50,7 +50,7 @@ _RELEASE_FIELDS = [field.name for field in fields(Release)]
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the book: what happened, and its place in the chain."""
+    """One entry of a ledger: what happened, and its place in the chain."""
 
     sequence: int
     hash: str
@@ -64,28 +64,28 @@ class Entry:
     @property
     def release(self) -> Release:
         """The releases that a ``release`` or ``freeze`` entry stands for."""
-        # Ledgers of the first days have no units: they are of records.
+        # The first ledgers had no units: they are of records.
         content = {"unit": "record", **self.content}
         return Release(**{name: content[name] for name in _RELEASE_FIELDS})
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON and CSV."""
+        """Return plain values for JSON and CSV."""
         return {"sequence": self.sequence, **self.content, "hash": self.hash}
 
 
 class SQLiteLedger:
-    """A budget and everything drawn on it, in one file."""
+    """A budget and everything debited from it, in one file."""
 
     durable = True
 
     def __init__(self, path: Path | str, *, head: str | None = None) -> None:
         """Open and verify the file.
 
-        ``head`` is the hash of an entry known from before, noted by someone outside: a copy that
-        does not contain it is refused, so a restored older one is noticed.
+        ``head`` is the hash of an entry that was noted earlier, outside of the ledger: a copy that
+        does not contain it is refused, so that restoring an older one is noticed.
         """
         self._chain = HashChain(Path(path))
-        # The state in memory follows the file in one step, whoever asks.
+        # Threads may share a ledger: the state in memory follows the file in one step.
         self._lock = threading.Lock()
         links = self._chain.read()
         if head is not None and not re.fullmatch("[0-9a-f]{64}", head):
@@ -100,19 +100,18 @@ class SQLiteLedger:
 
     @classmethod
     def create(cls, path: Path | str, *, client: str, budget: Guarantee) -> "SQLiteLedger":
-        """Make a new ledger. An existing file is refused, whatever it holds.
+        """Create a new ledger. An existing file is refused, whatever it holds.
 
         >>> import tempfile
-        >>> from pacdp.privacy import Adjacency, Guarantee, SQLiteLedger, Release
+        >>> from pacdp.privacy import Adjacency, Guarantee, SQLiteLedger
         >>> path = Path(tempfile.mkdtemp()) / "a.ledger"
         >>> budget = Guarantee(epsilon=0.5, adjacency=Adjacency.ZERO_OUT)
         >>> SQLiteLedger.create(path, client="a", budget=budget).filter.budget == budget
         True
         """
-        Filter(budget)  # refuses what is no budget before there is a file
-        word("client", client)
+        Filter(budget)  # refuses an impossible budget before there is a file
         opening = {
-            "client": client,
+            "client": word("client", client),
             "epsilon": budget.epsilon,
             "delta": budget.delta,
             "adjacency": budget.adjacency.value,
@@ -128,7 +127,7 @@ class SQLiteLedger:
 
     @property
     def head(self) -> str:
-        """The hash of the newest entry known here. Note it down elsewhere to pin the history."""
+        """The hash of the newest entry known here. Note it elsewhere to pin the history."""
         return self._last.hash
 
     def reserve(
@@ -137,15 +136,15 @@ class SQLiteLedger:
         """Debit releases, all or none, and return once the debit is on the disk.
 
         Only then may they leave. ``run`` names the training they belong to, which may make
-        ``at_most`` so many; ``label`` marks entries of modes whose budget is not what it seems,
-        such as per-release scope. The module's opening text has an example.
+        ``at_most`` so many; ``label`` marks entries of modes whose budget does not cover the whole
+        training, such as per-release scope. The module's docstring has an example.
         """
         if not releases:
             raise InputError("releases: is empty, must hold at least one release")
         return self._append(
             lambda current: current.spend(*releases),
-            [("release", _marks(run, label) | r.to_dict()) for r in releases],
-            lambda entries: refuse_more(releases, _made(entries, run), run=run, at_most=at_most),
+            [("release", _labels(run, label) | r.to_dict()) for r in releases],
+            lambda entries: refuse_excess(releases, _count(entries, run), run=run, at_most=at_most),
         )
 
     def freeze(self, plan: Release, *, run: str, label: str = "") -> Entry:
@@ -154,50 +153,46 @@ class SQLiteLedger:
         Its releases are then reserved one by one as they are made, at no further cost.
 
         >>> import tempfile
-        >>> from pacdp.privacy import Adjacency, Guarantee, SQLiteLedger, Release
+        >>> from pacdp.privacy import Adjacency, Guarantee, Release, SQLiteLedger
         >>> path = Path(tempfile.mkdtemp()) / "a.ledger"
         >>> budget = Guarantee(epsilon=0.5, adjacency=Adjacency.ZERO_OUT)
         >>> ledger = SQLiteLedger.create(path, client="a", budget=budget)
-        >>> coin = Release.clipped_sum(
+        >>> plan = Release.clipped_sum(
         ...     noise_multiplier=10, count=9, sampling_rate=0.1, adjacency=Adjacency.ZERO_OUT
         ... )
-        >>> ledger.freeze(coin, run="sampled").kind
+        >>> ledger.freeze(plan, run="sampled").kind
         'freeze'
         """
-        return self._append(
-            lambda current: current.freeze(plan),
-            [("freeze", _marks(run, label) | plan.to_dict())],
-        )[0]
+        content = _labels(run, label) | plan.to_dict()
+        return self._append(lambda current: current.freeze(plan), [("freeze", content)])[0]
 
     def count_releases(self, run: str) -> Tally:
-        """The releases that the run has made so far.
+        """Count the releases that the run has made so far.
 
         >>> import tempfile
-        >>> from pacdp.privacy import Adjacency, Guarantee, SQLiteLedger, Release
+        >>> from pacdp.privacy import Adjacency, Guarantee, SQLiteLedger
         >>> path = Path(tempfile.mkdtemp()) / "a.ledger"
         >>> budget = Guarantee(epsilon=0.5, adjacency=Adjacency.ZERO_OUT)
         >>> SQLiteLedger.create(path, client="a", budget=budget).count_releases("first").total()
         0
         """
-        return _made(self.entries, run)
+        return _count(self.entries, run)
 
     def set_budget(self, epsilon: float, *, reason: str = "") -> Entry:
-        """Change ε, to no less than what is charged already. δ and adjacency stay for life.
+        """Change ε, to no less than what is charged already; δ and adjacency never change.
 
         >>> import tempfile
-        >>> from pacdp.privacy import Adjacency, Guarantee, SQLiteLedger, Release
+        >>> from pacdp.privacy import Adjacency, Guarantee, SQLiteLedger
         >>> path = Path(tempfile.mkdtemp()) / "a.ledger"
         >>> budget = Guarantee(epsilon=0.5, adjacency=Adjacency.ZERO_OUT)
         >>> ledger = SQLiteLedger.create(path, client="a", budget=budget)
-        >>> ledger.set_budget(0.8, reason="asked by the board").content["epsilon"]
+        >>> ledger.set_budget(0.8, reason="requested by the board").content["epsilon"]
         0.8
         """
         # A plain float, whatever number was given: JSON knows no NumPy types.
         epsilon = single("epsilon", checked_budget("epsilon", epsilon))
-        return self._append(
-            lambda current: current.rebudget(epsilon),
-            [("budget", {"epsilon": epsilon, "reason": text("reason", reason)})],
-        )[0]
+        content = {"epsilon": epsilon, "reason": text("reason", reason)}
+        return self._append(lambda current: current.rebudget(epsilon), [("budget", content)])[0]
 
     def _append(
         self,
@@ -205,12 +200,12 @@ class SQLiteLedger:
         contents: Sequence[tuple[str, dict[str, Any]]],
         admit: Callable[[list[Entry]], None] = lambda entries: None,
     ) -> list[Entry]:
-        """Admit a change to the state in the file, not to the one in memory, and write it down."""
+        """Append entries if the state in the file, not the one in memory, admits the change."""
 
         def decide(missed: Sequence[Link]) -> list[str]:
-            fresh = self._parse(missed)
-            admit(self.entries + fresh)
-            change(self._advance(fresh, self.filter))
+            new = self._parse(missed)
+            admit(self.entries + new)
+            change(self._advance(new, self.filter))
             return [_body(kind, content) for kind, content in contents]
 
         with self._lock:
@@ -218,11 +213,14 @@ class SQLiteLedger:
                 links = self._chain.append(self._last, decide)
             except BudgetExceededError as error:
                 raise BudgetExceededError(f"{self.path}: {error}") from None
-            fresh = self._parse(links)
-            self.filter = self._advance(fresh, self.filter)
-            self.entries += fresh
+            new = self._parse(links)
+            self.filter = self._advance(new, self.filter)
+            self.entries += new
             self._last = links[-1]
-            return fresh[-len(contents) :]
+            return new[-len(contents) :]
+
+    def _damaged(self, reason: str) -> LedgerError:
+        return LedgerError(f"{self.path}: is damaged: {reason}")
 
     def _parse(self, links: Sequence[Link]) -> list[Entry]:
         entries = []
@@ -232,26 +230,25 @@ class SQLiteLedger:
                 if not {"kind", "time"} <= set(content):
                     raise ValueError
             except (ValueError, TypeError):
-                raise LedgerError(
-                    f"{self.path}: is damaged: entry {link.sequence} is not readable"
-                ) from None
+                raise self._damaged(f"entry {link.sequence} is not readable") from None
             entries.append(Entry(link.sequence, link.hash, content))
         return entries
 
     def _replay(self, entries: Sequence[Entry]) -> tuple[str, Filter]:
-        opening, *rest = entries
+        """Return the client and the state that all entries add up to."""
+        opening = entries[0].content
         try:
-            client = str(opening.content["client"])
+            client = str(opening["client"])
             budget = Guarantee(
-                epsilon=opening.content["epsilon"],
-                delta=opening.content["delta"],
-                adjacency=Adjacency.parse(opening.content["adjacency"]),
-                unit=opening.content.get("unit", "record"),
+                epsilon=opening["epsilon"],
+                delta=opening["delta"],
+                adjacency=Adjacency.parse(opening["adjacency"]),
+                unit=opening.get("unit", "record"),
             )
             state = Filter(budget)
         except (KeyError, TypeError, InputError) as error:
-            raise LedgerError(f"{self.path}: is damaged: entry 1: {error}") from None
-        state = self._advance(rest, state)
+            raise self._damaged(f"entry 1: {error}") from None
+        state = self._advance(entries[1:], state)
         if not state.within_budget:
             raise LedgerError(
                 f"{self.path}: is overspent: {state.charged} charged of {state.budget}"
@@ -259,7 +256,7 @@ class SQLiteLedger:
         return client, state
 
     def _advance(self, entries: Sequence[Entry], state: Filter) -> Filter:
-        """The state after more entries. They were admitted when written: they are only counted."""
+        """Return the state after more entries, which were admitted when they were written."""
         for kind, group in groupby(entries, key=lambda entry: entry.kind):
             same = list(group)
             try:
@@ -275,22 +272,20 @@ class SQLiteLedger:
                     raise InputError(f"kind = {kind!r}: is unknown")
             except (KeyError, TypeError, InputError, BudgetExceededError) as error:
                 first, last = same[0].sequence, same[-1].sequence
-                raise LedgerError(
-                    f"{self.path}: is damaged: entries {first} to {last}: {error}"
-                ) from None
+                raise self._damaged(f"entries {first} to {last}: {error}") from None
         return state
 
 
-def _made(entries: Sequence[Entry], run: str) -> Tally:
-    """The releases of a run that the entries hold."""
-    made: Tally = Counter()
+def _count(entries: Sequence[Entry], run: str) -> Tally:
+    """Count the releases of a run among the entries."""
+    tally: Tally = Counter()
     for entry in entries:
         if entry.kind == "release" and entry.content.get("run") == run:
-            made[entry.release.times(1)] += entry.release.count
-    return made
+            tally[entry.release.times(1)] += entry.release.count
+    return tally
 
 
-def _marks(run: str, label: str) -> dict[str, Any]:
+def _labels(run: str, label: str) -> dict[str, Any]:
     return {"run": text("run", run), "label": text("label", label)}
 
 

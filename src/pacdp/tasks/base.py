@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pacdp.errors import InputError
-from pacdp.validation import describe_type, locate_record
+from pacdp.validation import locate_record, require_column
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -137,11 +137,7 @@ def require_one_number(where: str, labels: Array) -> None:
     ...
     pacdp.errors.InputError: a.csv: labels are text of shape (2,), must be one number for each ...
     """
-    if labels.ndim != 1 or labels.dtype.kind not in "fiu":
-        raise InputError(
-            f"{where}: labels are {describe_type(labels)} of shape {labels.shape}, "
-            "must be one number for each record"
-        )
+    require_column(f"{where}: labels", labels, "fiu", "one number for each record")
 
 
 def require_all(where: str, valid: Array, allowed: str, lines: Sequence[int] | None = None) -> None:

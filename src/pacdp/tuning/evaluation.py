@@ -12,7 +12,7 @@ from pacdp.data import Dataset, Partition
 from pacdp.errors import InputError
 from pacdp.experiments import Experiment
 from pacdp.experiments.offline import setting_for
-from pacdp.features.network import Observer
+from pacdp.features.base import Observer
 from pacdp.features.pipeline import quiet
 from pacdp.federation import Plan, make_plan, simulate
 from pacdp.methods import Method

@@ -12,8 +12,8 @@ from pacdp.data import Dataset
 from pacdp.experiments import Experiment
 from pacdp.experiments.experiment import merged
 from pacdp.experiments.prepare import read_data
-from pacdp.features import Track, fitted, refuse_private
-from pacdp.features.network import Observer as Making
+from pacdp.features import Track, fit_features, refuse_public_overlap
+from pacdp.features.base import Observer as Making
 from pacdp.features.pipeline import quiet
 from pacdp.federation.budgets import deal_budgets
 from pacdp.methods import PacDp, find_method, import_method
@@ -172,8 +172,8 @@ def _directions(experiment: Experiment, dataset: Dataset, making: Making) -> int
     settings = experiment.representation
     if settings is None:
         return None
-    refuse_private(settings, dataset)
-    ready = fitted(settings, dataset.shape, rehearsal=True, observe=making)
+    refuse_public_overlap(settings, dataset)
+    ready = fit_features(settings, dataset.shape, for_selection=True, observe=making)
     return None if ready.projection is None else len(ready.projection.spread)
 
 
@@ -189,7 +189,7 @@ def _learned_from(experiment: Experiment, dataset: Dataset) -> dict[str, str]:
     settings = experiment.representation
     if settings is None or settings.public is None:
         return {}
-    made_from = fitted(settings, dataset.shape, rehearsal=True).provenance
+    made_from = fit_features(settings, dataset.shape, for_selection=True).provenance
     return {"representation": made_from["records"], "representation_sha256": made_from["sha256"]}
 
 

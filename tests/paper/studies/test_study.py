@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pacdp.curve import Curve
+from pacdp.curve import Curve, CurveEvidence
 from pacdp.errors import DataError, InputError
 from pacdp.experiments import RunResult, prepare, read_experiment
 from pacdp.experiments.execute import execute
@@ -15,13 +15,12 @@ from pacdp.methods import METHODS
 from pacdp.paper.studies.jobs import Cell, best_fixed, cells, held, job
 from pacdp.paper.studies.study import PROFILES, READINGS, experiment_of, read_study, studies
 from pacdp.paper.studies.summary import Gain, Row, gather
-from tests.curve.evidence import make_evidence
 
 F = Curve(family="power", coefficients=(1.0, 0.4), domain=(0.001, 100.0))
 
 
 def scored(scores, budgets=(0.1, 1.0), bounds=(0.1, 1.0, 10.0)):
-    evidence = make_evidence(scores=[scores], budgets=budgets, bounds=bounds)
+    evidence = CurveEvidence(scores=[scores], budgets=budgets, bounds=bounds)
     return F.model_copy(update={"evidence": evidence})
 
 

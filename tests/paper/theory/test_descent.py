@@ -9,10 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pacdp.errors import InputError
-from pacdp.paper.theory import Task, bound
-from pacdp.paper.theory.descent import Run, descend, noise_part, tuned
+from pacdp.paper.theory.descent import (
+    DescentRun,
+    measure_noise_part,
+    run_descent,
+    run_with_best_step,
+)
 from pacdp.paper.theory.problems import Logistic, Quadratic, Wells
-from pacdp.paper.theory.slopes import measure
+from pacdp.paper.theory.rates import RateParameters
+from pacdp.paper.theory.slopes import fit_slope
 
 PROBLEMS = [Quadratic(dimension=3), Wells(dimension=3), Logistic(dimension=3, decay=0.5)]
 
@@ -54,11 +59,11 @@ def test_the_gradient_is_that_of_the_error(problem):
         (problem.error(model + small * unit) - problem.error(model - small * unit)) / (2 * small)
         for unit in np.eye(3)
     ]
-    assert problem.squared_gradient(model) == pytest.approx(np.sum(np.square(slopes)), rel=1e-5)
+    assert problem.gradient(model) == pytest.approx(slopes, rel=1e-5)
     assert problem.error(model) > 0
 
 
-def expected(problem: Quadratic, run: Run) -> float:
+def expected(problem: Quadratic, run: DescentRun) -> float:
     """E f(w_T) − f* of a quadratic without clipping, in closed form."""
     shrink = 1 - run.step * problem.curvatures
     variance = problem.spread**2 / (run.clients * run.batch) + run.sigma**2
@@ -71,7 +76,7 @@ quadratics = st.builds(
     Quadratic, dimension=st.integers(1, 8), strong_convexity=st.floats(0.05, 0.9)
 )
 runs = st.builds(
-    Run,
+    DescentRun,
     rounds=st.integers(1, 40),
     clients=st.integers(1, 4),
     batch=st.integers(1, 8),
@@ -85,14 +90,14 @@ runs = st.builds(
 @given(problem=quadratics, run=runs)
 @settings(max_examples=25)
 def test_a_quadratic_ends_where_its_closed_form_says(problem, run):
-    errors = descend(problem, [run], measured="last", repeats=300)[0]
+    errors = run_descent(problem, [run], measure="last", repeats=300)[0]
     uncertain = errors.std() / math.sqrt(len(errors))
     assert abs(errors.mean() - expected(problem, run)) <= 6 * uncertain + 1e-9
 
 
 @given(problem=quadratics, run=runs)
 def test_the_closed_form_is_within_the_bound_of_theorem_4(problem, run):
-    task = Task(
+    parameters = RateParameters(
         smoothness=problem.smoothness,
         strong_convexity=problem.strong_convexity,
         gap=float(problem.error(problem.start)),
@@ -103,7 +108,7 @@ def test_the_closed_form_is_within_the_bound_of_theorem_4(problem, run):
         clipping_bound=run.clipping_bound,
     )
     at = {"rounds": run.rounds, "step": run.step, "noise_multiplier": run.noise_multiplier}
-    assert expected(problem, run) <= bound("strongly convex", task, **at) * (1 + 1e-9)
+    assert expected(problem, run) <= parameters.error_bound("strongly convex", **at) * (1 + 1e-9)
 
 
 @given(
@@ -115,26 +120,26 @@ def test_the_closed_form_is_within_the_bound_of_theorem_4(problem, run):
 def test_the_noise_part_of_a_quadratic_is_exactly_quadratic_in_z_and_c(problem, run, setting):
     factors = [1.0, 2.0, 4.0]
     louder = [replace(run, **{setting: getattr(run, setting) * factor}) for factor in factors]
-    found = measure(factors, noise_part(problem, louder, measured="last", repeats=8))
+    found = fit_slope(factors, measure_noise_part(problem, louder, measure="last", repeats=8))
     assert found.value == pytest.approx(2, abs=1e-3)
 
 
 @pytest.mark.parametrize(("setting", "slope"), [("batch", -2), ("clients", -1)])
 def test_the_noise_part_falls_with_batch_and_clients_as_derived_and_not_as_stated(setting, slope):
-    base = Run(rounds=30, noise_multiplier=1.0, step=0.5, clipping_bound=100.0)
+    base = DescentRun(rounds=30, noise_multiplier=1.0, step=0.5, clipping_bound=100.0)
     more = [replace(base, **{setting: value}) for value in (2, 4, 8)]
-    found = measure([2, 4, 8], noise_part(Quadratic(), more, measured="last", repeats=16))
+    found = fit_slope([2, 4, 8], measure_noise_part(Quadratic(), more, measure="last", repeats=16))
     assert found.value == pytest.approx(slope, abs=0.02)
 
 
 def test_errors_of_the_other_problems_are_within_their_bounds():
-    for theorem, problem, measured, step in (
+    for theorem, problem, measure, step in (
         ("non-convex", Wells(dimension=4), "gradient", 0.25),
         ("convex", Logistic(dimension=4), "average", 1.5),
     ):
-        run = Run(rounds=40, step=step, noise_multiplier=0.5)
+        run = DescentRun(rounds=40, step=step, noise_multiplier=0.5)
         optimum = problem.optimum if isinstance(problem, Logistic) else 0 * problem.start
-        task = Task(
+        parameters = RateParameters(
             smoothness=problem.smoothness,
             gap=float(problem.error(problem.start)),
             distance=float(np.linalg.norm(problem.start - optimum)),
@@ -144,43 +149,43 @@ def test_errors_of_the_other_problems_are_within_their_bounds():
             batch=run.batch,
             clipping_bound=run.clipping_bound,
         )
-        reached = descend(problem, [run], measured=measured, repeats=32).mean()
-        limit = bound(theorem, task, rounds=40, step=step, noise_multiplier=0.5)
+        reached = run_descent(problem, [run], measure=measure, repeats=32).mean()
+        limit = parameters.error_bound(theorem, rounds=40, step=step, noise_multiplier=0.5)
         assert limit / 100 < reached < limit
 
 
 def test_a_cell_does_not_depend_on_those_beside_it():
-    one = Run(rounds=5, step=0.3, noise_multiplier=0.1)
-    other = Run(rounds=9, step=0.1, noise_multiplier=0.4)
-    for measured in ("average", "last", "gradient"):
-        both = descend(Wells(), [one, other], measured=measured, repeats=3)
-        alone = descend(Wells(), [other], measured=measured, repeats=3)
+    one = DescentRun(rounds=5, step=0.3, noise_multiplier=0.1)
+    other = DescentRun(rounds=9, step=0.1, noise_multiplier=0.4)
+    for measure in ("average", "last", "gradient"):
+        both = run_descent(Wells(), [one, other], measure=measure, repeats=3)
+        alone = run_descent(Wells(), [other], measure=measure, repeats=3)
         np.testing.assert_allclose(both[1], alone[0])
 
 
 def test_mirrored_trainings_are_two_with_opposite_noise():
-    run = Run(rounds=1, step=0.5, noise_multiplier=1.0)
+    run = DescentRun(rounds=1, step=0.5, noise_multiplier=1.0)
     problem = Quadratic(dimension=2, spread=0.0)
     # After one step w = s ± e: the mean of the squares is s² + e², without any 2·s·e.
-    both = descend(problem, [run], measured="last", repeats=2, mirrored=True)[0]
-    quiet = descend(problem, [replace(run, noise_multiplier=0.0)], measured="last", repeats=2)[0]
+    both = run_descent(problem, [run], measure="last", repeats=2, mirrored=True)[0]
+    quiet = run_descent(problem, [replace(run, noise_multiplier=0.0)], measure="last", repeats=2)[0]
     double = replace(run, noise_multiplier=2.0)
-    four = descend(problem, [double], measured="last", repeats=2, mirrored=True)[0]
+    four = run_descent(problem, [double], measure="last", repeats=2, mirrored=True)[0]
     assert four - quiet == pytest.approx(4 * (both - quiet))
 
 
 def test_the_tuned_step_is_the_best_of_those_tried():
-    run = Run(rounds=20, step=1.0, noise_multiplier=1.0)
-    best = tuned(Quadratic(), run, measured="last", repeats=8).mean()
+    run = DescentRun(rounds=20, step=1.0, noise_multiplier=1.0)
+    best = run_with_best_step(Quadratic(), run, measure="last", repeats=8).mean()
     for share in (0.03, 0.3, 1.0):
-        other = descend(Quadratic(), [replace(run, step=share)], measured="last", repeats=8)
+        other = run_descent(Quadratic(), [replace(run, step=share)], measure="last", repeats=8)
         assert best <= other.mean() * 1.1
 
 
 def test_what_is_no_run_is_refused():
     with pytest.raises(InputError, match="rounds = 0"):
-        Run(rounds=0, step=1.0)
+        DescentRun(rounds=0, step=1.0)
     with pytest.raises(InputError, match="runs: there are none"):
-        descend(Wells(), [], measured="last", repeats=1)
-    with pytest.raises(InputError, match="measured = 'all'"):
-        descend(Wells(), [Run(rounds=1, step=0.1)], measured="all", repeats=1)
+        run_descent(Wells(), [], measure="last", repeats=1)
+    with pytest.raises(InputError, match="measure = 'all'"):
+        run_descent(Wells(), [DescentRun(rounds=1, step=0.1)], measure="all", repeats=1)

@@ -6,17 +6,16 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pacdp.errors import InputError
-from pacdp.paper.theory import Task, at_budget, best_rounds, bound, stated, tuned_step
-from pacdp.paper.theory.rates import THEOREMS
+from pacdp.paper.theory.rates import THEOREMS, RateParameters
 from pacdp.privacy import mu_for
 
 logs = st.floats(-2, 2).map(lambda exponent: 10**exponent)
 
 
 @st.composite
-def tasks(draw):
+def rate_parameters(draw):
     smoothness = draw(st.floats(0.1, 10))
-    return Task(
+    return RateParameters(
         smoothness=smoothness,
         strong_convexity=smoothness * draw(st.floats(0.01, 1)),
         gap=draw(logs),
@@ -32,102 +31,118 @@ def tasks(draw):
 theorems = st.sampled_from(THEOREMS)
 
 
-@given(theorem=theorems, task=tasks(), share=st.floats(0.05, 1), epsilon=st.floats(0.05, 20))
-def test_no_number_of_rounds_is_better_than_the_best(theorem, task, share, epsilon):
-    step = share / task.smoothness / 2
-    best = best_rounds(theorem, task, step=step, epsilon=epsilon, delta=1e-5)
-    after = at_budget(theorem, task, step=step, epsilon=epsilon, delta=1e-5)
+@given(
+    theorem=theorems,
+    parameters=rate_parameters(),
+    share=st.floats(0.05, 1),
+    epsilon=st.floats(0.05, 20),
+)
+def test_no_number_of_rounds_is_better_than_the_best(theorem, parameters, share, epsilon):
+    step = share / parameters.smoothness / 2
+    best = parameters.best_rounds(theorem, step=step, epsilon=epsilon, delta=1e-5)
+
+    def after(rounds):
+        return parameters.bound_at_budget(theorem, rounds, step=step, epsilon=epsilon, delta=1e-5)
+
     near = range(max(best - 50, 1), best + 50)
     far = {round(value) for value in np.geomspace(1, 100 * best + 100, 200)}
     assert after(best) <= min(after(rounds) for rounds in {*near, *far}) * (1 + 1e-9)
 
 
-@given(theorem=theorems, task=tasks(), epsilon=st.floats(0.05, 5), times=st.floats(1.5, 10))
-def test_a_larger_budget_never_asks_for_fewer_rounds(theorem, task, epsilon, times):
-    step = 0.5 / task.smoothness
+@given(
+    theorem=theorems,
+    parameters=rate_parameters(),
+    epsilon=st.floats(0.05, 5),
+    times=st.floats(1.5, 10),
+)
+def test_a_larger_budget_never_asks_for_fewer_rounds(theorem, parameters, epsilon, times):
+    step = 0.5 / parameters.smoothness
     few, many = (
-        best_rounds(theorem, task, step=step, epsilon=e, delta=1e-5)
+        parameters.best_rounds(theorem, step=step, epsilon=e, delta=1e-5)
         for e in (epsilon, epsilon * times)
     )
     assert few <= many
 
 
-@given(theorem=theorems, task=tasks(), z=logs, times=st.integers(2, 9))
-def test_noise_counts_with_its_square_and_the_dimension(theorem, task, z, times):
+@given(theorem=theorems, parameters=rate_parameters(), z=logs, times=st.integers(2, 9))
+def test_noise_counts_with_its_square_and_the_dimension(theorem, parameters, z, times):
     def noise(**changes):
-        changed = Task(**{**task.__dict__, **changes})
-        step = 0.5 / task.smoothness
+        changed = RateParameters(**{**parameters.__dict__, **changes})
+        step = 0.5 / parameters.smoothness
         of = {"rounds": 10, "step": step}
-        loud = bound(theorem, changed, noise_multiplier=z, **of)
-        return loud - bound(theorem, changed, noise_multiplier=0, **of)
+        loud = changed.error_bound(theorem, noise_multiplier=z, **of)
+        return loud - changed.error_bound(theorem, noise_multiplier=0, **of)
 
     one = noise()
     # The rest is larger by so much that a difference would be rounding.
     assume(
-        one > 1e-6 * bound(theorem, task, rounds=10, step=0.5 / task.smoothness, noise_multiplier=0)
+        one
+        > 1e-6
+        * parameters.error_bound(
+            theorem, rounds=10, step=0.5 / parameters.smoothness, noise_multiplier=0
+        )
     )
-    assert noise(dimension=task.dimension * times) == pytest.approx(times * one, rel=1e-6)
-    assert noise(clients=task.clients * times) == pytest.approx(one / times, rel=1e-3)
-    assert noise(batch=task.batch * times) == pytest.approx(one / times**2, rel=1e-3)
-    longer = noise(clipping_bound=task.clipping_bound * times)
+    assert noise(dimension=parameters.dimension * times) == pytest.approx(times * one, rel=1e-6)
+    assert noise(clients=parameters.clients * times) == pytest.approx(one / times, rel=1e-3)
+    assert noise(batch=parameters.batch * times) == pytest.approx(one / times**2, rel=1e-3)
+    longer = noise(clipping_bound=parameters.clipping_bound * times)
     assert longer == pytest.approx(times**2 * one, rel=1e-6)
 
 
-@given(task=tasks(), z=logs, rounds=st.integers(1, 10_000))
-def test_no_step_is_better_than_the_tuned_one(task, z, rounds):
+@given(parameters=rate_parameters(), z=logs, rounds=st.integers(1, 10_000))
+def test_no_step_is_better_than_the_tuned_one(parameters, z, rounds):
     at = {"rounds": rounds, "noise_multiplier": z}
-    best = bound("non-convex", task, step=tuned_step(task, **at), **at)
-    others = np.geomspace(1e-8, 1, 500) / task.smoothness
-    assert best <= bound("non-convex", task, step=others, **at).min() * (1 + 1e-9)
+    best = parameters.error_bound("non-convex", step=parameters.best_step(**at), **at)
+    others = np.geomspace(1e-8, 1, 500) / parameters.smoothness
+    assert best <= parameters.error_bound("non-convex", step=others, **at).min() * (1 + 1e-9)
 
 
-@given(task=tasks(), z=logs, rounds=st.integers(1, 10_000))
+@given(parameters=rate_parameters(), z=logs, rounds=st.integers(1, 10_000))
 def test_where_noise_decides_the_tuned_bound_is_linear_in_it_and_falls_with_the_root_of_rounds(
-    task, z, rounds
+    parameters, z, rounds
 ):
     at = {"rounds": rounds, "noise_multiplier": z}
-    assume(tuned_step(task, **at) < 1 / task.smoothness)
-    best = bound("non-convex", task, step=tuned_step(task, **at), **at)
-    closed = 2 * np.sqrt(2 * task.gap * task.smoothness * task.variance(z) / rounds)
+    assume(parameters.best_step(**at) < 1 / parameters.smoothness)
+    best = parameters.error_bound("non-convex", step=parameters.best_step(**at), **at)
+    closed = 2 * np.sqrt(
+        2 * parameters.gap * parameters.smoothness * parameters.variance(z) / rounds
+    )
     assert best == pytest.approx(float(closed), rel=1e-9)
 
 
-@given(task=tasks(), epsilon=st.floats(0.1, 10))
-def test_at_one_budget_a_tuned_step_makes_rounds_free(task, epsilon):
-    task = Task(**{**task.__dict__, "sampling_variance": 0.0})
+@given(parameters=rate_parameters(), epsilon=st.floats(0.1, 10))
+def test_at_one_budget_a_tuned_step_makes_rounds_free(parameters, epsilon):
+    parameters = RateParameters(**{**parameters.__dict__, "sampling_variance": 0.0})
     mu = float(mu_for(epsilon, 1e-5))
     found = []
     for rounds in (10**6, 10**8):
         at = {"rounds": rounds, "noise_multiplier": np.sqrt(rounds) / mu}
-        step = tuned_step(task, **at)
-        assume(step < 1 / task.smoothness)
-        found.append(float(bound("non-convex", task, step=step, **at)))
+        step = parameters.best_step(**at)
+        assume(step < 1 / parameters.smoothness)
+        found.append(float(parameters.error_bound("non-convex", step=step, **at)))
     assert found[0] == pytest.approx(found[1], rel=1e-9)
 
 
-@given(task=tasks(), z=logs, rounds=st.integers(1, 1000))
-def test_the_stated_rates_know_no_dimension(task, z, rounds):
-    other = Task(**{**task.__dict__, "dimension": task.dimension * 10})
+@given(parameters=rate_parameters(), z=logs, rounds=st.integers(1, 1000))
+def test_the_stated_rates_know_no_dimension(parameters, z, rounds):
+    other = RateParameters(**{**parameters.__dict__, "dimension": parameters.dimension * 10})
     for theorem in THEOREMS:
         at = {"rounds": rounds, "noise_multiplier": z}
-        assert stated(theorem, task, **at) == stated(theorem, other, **at)
+        assert parameters.stated_rate(theorem, **at) == other.stated_rate(theorem, **at)
 
 
 def test_what_a_theorem_does_not_cover_is_refused():
-    task = Task(smoothness=1, gap=1, dimension=1, clients=1, batch=1, clipping_bound=1)
+    parameters = RateParameters(
+        smoothness=1, gap=1, dimension=1, clients=1, batch=1, clipping_bound=1
+    )
     with pytest.raises(InputError, match="step = 2: must be at most 1 for non-convex f"):
-        bound("non-convex", task, rounds=1, step=2, noise_multiplier=1)
+        parameters.error_bound("non-convex", rounds=1, step=2, noise_multiplier=1)
     with pytest.raises(InputError, match="strong_convexity = 0: must be > 0"):
-        bound("strongly convex", task, rounds=1, step=0.5, noise_multiplier=1)
+        parameters.error_bound("strongly convex", rounds=1, step=0.5, noise_multiplier=1)
     with pytest.raises(InputError, match="theorem = 'quasi': must be one of"):
-        bound("quasi", task, rounds=1, step=0.5, noise_multiplier=1)
+        parameters.error_bound("quasi", rounds=1, step=0.5, noise_multiplier=1)
+    biased = RateParameters(**{**parameters.__dict__, "bias": 0.5})
     with pytest.raises(InputError, match=r"bias = 0\.5: must be 0 for convex f"):
-        bound(
-            "convex",
-            Task(**{**task.__dict__, "bias": 0.5}),
-            rounds=1,
-            step=0.5,
-            noise_multiplier=1,
-        )
+        biased.error_bound("convex", rounds=1, step=0.5, noise_multiplier=1)
     with pytest.raises(InputError, match="strong_convexity = 2: must be at most"):
-        Task(**{**task.__dict__, "strong_convexity": 2.0})
+        RateParameters(**{**parameters.__dict__, "strong_convexity": 2.0})

@@ -9,8 +9,13 @@ from hypothesis.extra.numpy import arrays
 
 from pacdp.errors import InputError
 from pacdp.federation import Workbench
-from pacdp.paper.theory import Surrogate, exact_bias, proxy_norms, surrogate_bounds
-from pacdp.paper.theory.guess import heart_like
+from pacdp.paper.theory.surrogate import (
+    Surrogate,
+    compute_clipping_bias,
+    compute_proxy_norms,
+    predict_thresholds,
+)
+from pacdp.paper.theory.surrogate_check import make_heart_setting
 
 norms = arrays(float, st.integers(1, 30), elements=st.floats(1e-3, 1e3))
 noises = st.floats(-3, 4).map(lambda exponent: 10**exponent)
@@ -78,19 +83,21 @@ def test_h_is_an_upper_bound_of_the_squared_bias(gradients, bound):
     lengths = np.linalg.norm(gradients, axis=1)
     if lengths.max() > 0:
         surrogate = Surrogate(norms=lengths, dimension=1, divisor=1)
-        assert exact_bias(gradients, bound) <= surrogate.bias(bound) * (1 + 1e-9) + 1e-12
+        assert compute_clipping_bias(gradients, bound) <= surrogate.bias(bound) * (1 + 1e-9) + 1e-12
 
 
 @given(lengths=norms, bound=scales)
 def test_h_is_the_squared_bias_where_all_gradients_point_one_way(lengths, bound):
     surrogate = Surrogate(norms=lengths, dimension=1, divisor=1)
-    expected = pytest.approx(float(exact_bias(lengths[:, None], bound)), rel=1e-6, abs=1e-9)
+    expected = pytest.approx(
+        float(compute_clipping_bias(lengths[:, None], bound)), rel=1e-6, abs=1e-9
+    )
     assert float(surrogate.bias(bound)) == expected
 
 
 def test_a_proxys_norms_are_those_of_its_own_gradients():
-    setting = heart_like(0.1, rounds=3)
-    found = proxy_norms(setting)
+    setting = make_heart_setting(0.1, rounds=3)
+    found = compute_proxy_norms(setting)
     model = Workbench(setting.plan(1.0, 1.0, 0)).model
     inputs, labels = setting.proxy.data.train.tensors(setting.proxy.data.task)
     assert len(found) == len(inputs)
@@ -102,17 +109,17 @@ def test_a_proxys_norms_are_those_of_its_own_gradients():
 
 
 def test_the_guess_rises_with_the_budget_and_falls_with_kappa():
-    setting = heart_like(0.1, rounds=3)
+    setting = make_heart_setting(0.1, rounds=3)
     budgets = np.geomspace(0.01, 100, 9)
-    bounds = surrogate_bounds(setting, budgets)
+    bounds = predict_thresholds(setting, budgets)
     assert np.all(np.diff(bounds) > 0)
-    assert bounds[-1] < proxy_norms(setting).max()
-    assert np.all(surrogate_bounds(setting, budgets, kappa=1.0) < bounds)
+    assert bounds[-1] < compute_proxy_norms(setting).max()
+    assert np.all(predict_thresholds(setting, budgets, kappa=1.0) < bounds)
 
 
 def test_the_guess_does_not_depend_on_rounds():
     # One budget spread over more releases is as much noise in the end.
-    few, many = (surrogate_bounds(heart_like(0.1, rounds=n), [0.1, 1.0]) for n in (2, 50))
+    few, many = (predict_thresholds(make_heart_setting(0.1, rounds=n), [0.1, 1.0]) for n in (2, 50))
     assert few == pytest.approx(many, rel=1e-6)
 
 

@@ -69,13 +69,16 @@ def tensors_in(value: Any) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a torch function."""
+    """A call of a torch function.
+
+    ``examples`` are the tensors among its arguments that hold examples, each with its batch
+    dimension.
+    """
 
     name: str
     args: tuple[Any, ...]
     keywords: Mapping[str, Any]
     examples: list[tuple[Tensor, int]]
-    """The arguments that hold one entry per example, each with its batch dimension."""
 
     @property
     def title(self) -> str:

@@ -208,10 +208,14 @@ def _takes_all(part: Any) -> bool:
     return part.start in (None, 0) and part.stop is None and part.step in (None, 1)
 
 
-def linear(call: Call) -> None:
-    """The last dimension is contracted."""
-    call.allow("weight", "bias")
-    call.refuse_last(1, *call.single_batch())
+def across_last(count: int, *keywords: str) -> Rule:
+    """Functions that work across the last dimensions, such as a matrix product with a constant."""
+
+    def rule(call: Call) -> None:
+        call.allow(*keywords)
+        call.refuse_last(count, *call.single_batch())
+
+    return rule
 
 
 def matmul(call: Call) -> Check:
@@ -317,11 +321,6 @@ def instance_norm(call: Call) -> None:
     running = call.value(1, "running_mean") is not None or call.value(2, "running_var") is not None
     if running or call.value(5, "use_input_stats", True) is not True:
         raise call.refuse("keeps statistics of all examples")
-
-
-def triangle(call: Call) -> None:
-    """The last two dimensions are a matrix."""
-    call.refuse_last(2, *call.single_batch())
 
 
 def batch_norm(call: Call) -> None:

@@ -202,12 +202,10 @@ class Tracer(TorchFunctionMode):
             raise SeparationError(f"attribute {name} is not one of torch's tensors")
         tensor = args[0]
         self._known_tensors([tensor])
-        if name == "device":
-            return self.device if tensor.is_meta else tensor.device
-        if name == "is_cuda":
-            return self.device.type == "cuda" if tensor.is_meta else tensor.is_cuda
-        if name == "is_meta":
-            return False
+        if name in ("device", "is_cuda", "is_meta"):
+            # Of the device on which the model itself will run.
+            device = self.device if tensor.is_meta else tensor.device
+            return {"device": device, "is_cuda": device.type == "cuda", "is_meta": False}[name]
         if id(tensor) not in self.examples:
             result = func(*args)
             if isinstance(result, Tensor):

@@ -6,21 +6,17 @@ anything is computed, and passes :class:`~pacdp.federation.release_guard.Release
 """
 
 from collections.abc import Callable, Mapping
-from typing import Literal, Protocol
-
-import torch
+from typing import Protocol
 
 from pacdp.errors import InputError
 from pacdp.federation.client import Client
 from pacdp.federation.engines.serial import SerialEngine
-from pacdp.federation.engines.stacked import StackedEngine, explain_no_stack, is_worth_stacking
+from pacdp.federation.engines.stacked import StackedEngine
 from pacdp.federation.engines.threaded import ThreadedEngine
 from pacdp.federation.local_model import Workbench
 from pacdp.federation.messages import Answers, Broadcast
+from pacdp.plugins import import_object, is_path
 from pacdp.validation import member
-
-EngineName = Literal["auto", "stacked", "threads", "one-by-one"]
-ENGINES = ("auto", "stacked", "threads", "one-by-one")
 
 
 class Engine(Protocol):
@@ -28,30 +24,39 @@ class Engine(Protocol):
 
     name: str
 
+    def __init__(self, bench: Workbench, make: Callable[[], Workbench]) -> None:
+        """``make`` gives further models, for engines that need several."""
+
+    @classmethod
+    def explain_misfit(cls, bench: Workbench) -> str:
+        """The reason why it cannot compute a plan; empty if it can."""
+
+    @classmethod
+    def is_preferred(cls, bench: Workbench) -> bool:
+        """Whether it is faster than those that come after it."""
+
     def answer(self, clients: Mapping[int, Client], broadcast: Broadcast) -> Answers:
         """Each client's reply or refusal, by number, in their order."""
 
 
-def choose_engine(name: str, bench: Workbench, *, make: Callable[[], Workbench]) -> Engine:
-    """Return the engine of that name, or with ``auto`` the fastest that fits the plan.
+# In the order in which "auto" looks for one that fits.
+ENGINES: dict[str, type[Engine]] = {
+    kind.name: kind for kind in (StackedEngine, ThreadedEngine, SerialEngine)
+}
 
-    Linear models are stacked, small convolutional ones run on several cores, and all others one by
-    one. An engine that does not fit is refused.
+
+def choose_engine(name: str, bench: Workbench, *, make: Callable[[], Workbench]) -> Engine:
+    """Return an engine by its name or as ``module:Class``, or with ``auto`` the fastest that fits.
+
+    An engine that does not fit the plan is refused.
     """
-    member("engine", name, ENGINES)
-    why_not_stacked = explain_no_stack(bench)
-    chain = bench.gradient.sequential is not None
-    if name == "stacked" and why_not_stacked:
-        raise InputError(f"engine = stacked: {why_not_stacked}")
-    if name == "threads" and not chain:
-        raise InputError(
-            "engine = threads: the model may draw random numbers; must be a Sequential of Linear, "
-            "Conv2d, ReLU, Tanh, MaxPool2d and Flatten"
-        )
-    linear = is_worth_stacking(bench)
-    if name == "stacked" or (name == "auto" and not why_not_stacked and linear):
-        return StackedEngine(bench)
-    several = torch.device(bench.device).type == "cpu" and torch.get_num_threads() > 1
-    if name == "threads" or (name == "auto" and chain and several and not linear):
-        return ThreadedEngine(make)
-    return SerialEngine(bench)
+    if name == "auto":
+        fitting = [kind for kind in ENGINES.values() if not kind.explain_misfit(bench)]
+        return next(kind for kind in fitting if kind.is_preferred(bench))(bench, make)
+    if is_path(name):
+        kind: type[Engine] = import_object("engine", name)
+    else:
+        kind = ENGINES[member("engine", name, ("auto", *ENGINES))]
+    if misfit := kind.explain_misfit(bench):
+        raise InputError(f"engine = {name}: {misfit}")
+    return kind(bench, make)

@@ -1,6 +1,6 @@
 """One client after the other: the plain way, for any method and any model, and for debugging."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from pacdp.errors import BudgetExceededError
 from pacdp.federation.client import Client
@@ -14,10 +14,20 @@ class SerialEngine:
     Errors name the client, the round and the step.
     """
 
-    name = "one-by-one"
+    name = "serial"
 
-    def __init__(self, bench: Workbench) -> None:
+    def __init__(self, bench: Workbench, make: Callable[[], Workbench] | None = None) -> None:
         self._bench = bench
+
+    @classmethod
+    def explain_misfit(cls, bench: Workbench) -> str:
+        """Nothing: it can compute any plan."""
+        return ""
+
+    @classmethod
+    def is_preferred(cls, bench: Workbench) -> bool:
+        """Always, where no faster engine fits."""
+        return True
 
     def answer(self, clients: Mapping[int, Client], broadcast: Broadcast) -> Answers:
         """Each client's answer."""

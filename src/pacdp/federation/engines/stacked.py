@@ -6,7 +6,7 @@ for methods that train by the common loop (:meth:`pacdp.methods.Method.train`).
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +22,7 @@ from pacdp.federation.batches import Padded, PaddedBatches
 from pacdp.federation.client import Client
 from pacdp.federation.client_context import local_batches
 from pacdp.federation.engines.layouts import CellsFirst, Layout
-from pacdp.federation.engines.threaded import on_threads
+from pacdp.federation.engines.thread_pool import on_threads
 from pacdp.federation.local_model import Tensors, Workbench
 from pacdp.federation.messages import Answers, Broadcast, Refusal, Reply
 from pacdp.federation.optimizers import Stepper
@@ -40,24 +40,6 @@ LARGEST_DRAW = 2**20
 HEAVY_STEP = 2**20
 
 
-def explain_no_stack(bench: Workbench) -> str:
-    """The reason why the clients of a plan cannot be computed together; empty if they can."""
-    plan = bench.plan
-    chain = bench.gradient.sequential
-    if type(plan.made_method).train is not Method.train:
-        return f"{plan.method} trains in its own way; must be a method with the common loop"
-    if plan.unit != "record":
-        return f"one {plan.unit} at a time is clipped; must be one record"
-    if chain is None or not chain.accepts(len(plan.shape)):
-        return (
-            "the model cannot be stacked; must be a Sequential of Linear, Conv2d, ReLU, Tanh, "
-            "MaxPool2d and Flatten"
-        )
-    if not all(_is_covered(plan, client) for client in plan.clients):
-        return f"what {plan.method} is charged for is not one clipped sum in each pass"
-    return ""
-
-
 def _is_covered(plan: Plan, client: ClientPlan) -> bool:
     """Whether the common loop releases no more than a participation pays for."""
     if len(client.charges) != 1:
@@ -65,14 +47,6 @@ def _is_covered(plan: Plan, client: ClientPlan) -> bool:
     (charge,) = client.charges
     plain = charge.sampling_rate == 1 and charge.sensitivity == plan.adjacency.sensitivity
     return plain and charge.each >= client.passes
-
-
-def is_worth_stacking(bench: Workbench) -> bool:
-    """Whether stacking is faster: it is for products of matrices, not for convolutions."""
-    chain = bench.gradient.sequential
-    return chain is not None and all(
-        isinstance(step, LinearStep) or not hasattr(step, "weight") for step in chain.steps
-    )
 
 
 @dataclass(frozen=True)
@@ -98,10 +72,41 @@ class StackedEngine:
 
     name = "stacked"
 
-    def __init__(self, bench: Workbench, layout: Layout | None = None) -> None:
+    def __init__(
+        self,
+        bench: Workbench,
+        make: Callable[[], Workbench] | None = None,
+        *,
+        layout: Layout | None = None,
+    ) -> None:
         self._bench = bench
         self._plan = bench.plan
         self._layout = layout or CellsFirst(bench, 1)
+
+    @classmethod
+    def explain_misfit(cls, bench: Workbench) -> str:
+        """The reason why the clients of a plan cannot be computed together; empty if they can."""
+        plan, model = bench.plan, bench.gradient.sequential
+        if type(plan.made_method).train is not Method.train:
+            return f"{plan.method} trains in its own way; must be a method with the common loop"
+        if plan.unit != "record":
+            return f"one {plan.unit} at a time is clipped; must be one record"
+        if model is None or not model.accepts(len(plan.shape)):
+            return (
+                "the model cannot be stacked; must be a Sequential of Linear, Conv2d, ReLU, Tanh, "
+                "MaxPool2d and Flatten"
+            )
+        if not all(_is_covered(plan, client) for client in plan.clients):
+            return f"what {plan.method} is charged for is not one clipped sum in each pass"
+        return ""
+
+    @classmethod
+    def is_preferred(cls, bench: Workbench) -> bool:
+        """Whether all layers are linear: stacking gains nothing for convolutions."""
+        model = bench.gradient.sequential
+        return model is not None and all(
+            isinstance(step, LinearStep) or not hasattr(step, "weight") for step in model.steps
+        )
 
     def answer(self, clients: Mapping[int, Client], broadcast: Broadcast) -> Answers:
         """Each client's answer. All of them pay before anything is computed."""
@@ -287,5 +292,5 @@ def _describe(group: Sequence[Job], round: int, step: int) -> str:  # noqa: A002
     more = f" and {len(group) - 3} more" if len(group) > 3 else ""
     return (
         f"clients {names}{more}, round {round + 1}, step {step + 1} "
-        "(the engine one-by-one says which client)"
+        "(the engine serial names the client)"
     )

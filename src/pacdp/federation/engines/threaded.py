@@ -1,21 +1,17 @@
 """Several clients at once, one on each core."""
 
 import queue
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from typing import TypeVar
+from collections.abc import Callable, Mapping
 
 import torch
 
 from pacdp.errors import InputError
 from pacdp.federation.client import Client
 from pacdp.federation.engines.serial import answer_or_refuse
+from pacdp.federation.engines.stacked import StackedEngine
+from pacdp.federation.engines.thread_pool import on_threads
 from pacdp.federation.local_model import Workbench
 from pacdp.federation.messages import Answers, Broadcast, Refusal, Reply
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 
 class ThreadedEngine:
@@ -25,9 +21,9 @@ class ThreadedEngine:
     whose layers draw no random numbers: torch's generator is one for all threads.
     """
 
-    name = "threads"
+    name = "threaded"
 
-    def __init__(self, make: Callable[[], Workbench]) -> None:
+    def __init__(self, bench: Workbench, make: Callable[[], Workbench]) -> None:
         self._benches: queue.SimpleQueue[Workbench] = queue.SimpleQueue()
         benches = [make() for _ in range(torch.get_num_threads())]
         first = [next(iter(bench.parameters.values())) for bench in benches]
@@ -35,6 +31,22 @@ class ThreadedEngine:
             raise InputError("make: gives the same model again; must give a new one each time")
         for bench in benches:
             self._benches.put(bench)
+
+    @classmethod
+    def explain_misfit(cls, bench: Workbench) -> str:
+        """The reason why a model cannot be trained on several threads; empty if it can."""
+        if bench.gradient.sequential is not None:
+            return ""
+        return (
+            "the model may draw random numbers; must be a Sequential of Linear, Conv2d, ReLU, "
+            "Tanh, MaxPool2d and Flatten"
+        )
+
+    @classmethod
+    def is_preferred(cls, bench: Workbench) -> bool:
+        """Whether there are several cores, and more work in a step than Python's own."""
+        several = torch.device(bench.device).type == "cpu" and torch.get_num_threads() > 1
+        return several and not StackedEngine.is_preferred(bench)
 
     def answer(self, clients: Mapping[int, Client], broadcast: Broadcast) -> Answers:
         """Each client's answer."""
@@ -48,32 +60,3 @@ class ThreadedEngine:
 
         answers = on_threads(answer, list(clients))
         return dict(zip(clients, answers, strict=True))
-
-
-def on_threads(
-    function: Callable[[Item], Result], items: Sequence[Item], *, most: int | None = None
-) -> list[Result]:
-    """Apply a function to each item, on as many threads as torch has, and at ``most`` so many.
-
-    torch splits each operation over its threads, which takes longer than a small operation itself;
-    here each item is computed by a single thread.
-
-    >>> on_threads(lambda number: number**2, [1, 2, 3])
-    [1, 4, 9]
-    """
-    workers = min(torch.get_num_threads() if most is None else most, len(items))
-    with _single_threaded():
-        if workers <= 1:
-            return [function(item) for item in items]
-        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            return list(pool.map(function, items))
-
-
-@contextmanager
-def _single_threaded() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

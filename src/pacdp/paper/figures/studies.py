@@ -129,7 +129,7 @@ def curves_figure(curves: Mapping[str, Curve], *, data: Mapping[str, str]) -> Fi
     picture = Figure(figsize=(4.4 * len(curves), 4.2), layout="constrained")
     grid = picture.subplots(1, len(curves), squeeze=False)[0]
     for axes, (name, curve) in zip(grid, curves.items(), strict=True):
-        evidence = curve.require_evidence()
+        evidence = curve.evidence
         choices = evidence.choices
         fine = np.geomspace(*curve.domain, 200)
         middle = np.array([choice.bound for choice in choices])

@@ -1,6 +1,7 @@
-"""What was measured of the theorems, as pictures. Legends stand outside the data."""
+"""Figures of the theory's measurements, with legends outside the data."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -8,14 +9,15 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from pacdp.errors import InputError
-from pacdp.paper.theory.approximation import HIGH, LOW, Pipeline, Regression
-from pacdp.paper.theory.budget import RoundsAtBudget
-from pacdp.paper.theory.experiments import Sweep
-from pacdp.paper.theory.guess import Guess
+from pacdp.paper.theory import approximation
+from pacdp.paper.theory.approximation import Pipeline, Regression
+from pacdp.paper.theory.budget import DELTA, RoundsAtBudget
 from pacdp.paper.theory.rates import THEOREMS
+from pacdp.paper.theory.surrogate_check import SurrogateCheck
+from pacdp.paper.theory.sweeps import Sweep
 from pacdp.validation import FloatArray
 
-NAMES = {
+SETTINGS = {
     "z": "noise multiplier z",
     "C": "clipping bound C",
     "B": "batch B",
@@ -30,197 +32,183 @@ MEASURES = {
 }
 
 
-def rates_figure(sweeps: Sequence[Sweep]) -> Figure:
-    """The noise part of each error over each setting: a row for each theorem.
+def draw_sweeps(sweeps: Sequence[Sweep]) -> Figure:
+    """Draw the noise part of each error over each setting, with one row per theorem.
 
-    >>> from pacdp.paper.theory.experiments import sweeps
-    >>> len(rates_figure(sweeps(repeats=4, rounds=32, dimension=4)).axes)
+    >>> from pacdp.paper.theory.sweeps import measure_sweeps
+    >>> len(draw_sweeps(measure_sweeps(repeats=4, rounds=32, dimension=4)).axes)
     18
     """
-    chosen = [one for one in sweeps if one.part == "noise part" and one.setting in NAMES]
-    if not chosen:
+    drawn = {(s.theorem, s.setting): s for s in sweeps if s.part == "noise part"}
+    rows = [name for name in THEOREMS if (name, "z") in drawn]
+    if not rows:
         raise InputError("sweeps: hold no noise part to draw")
-    rows = [name for name in THEOREMS if any(one.theorem == name for one in chosen)]
-    picture = Figure(figsize=(17, 3.3 * len(rows) + 0.7), layout="constrained")
-    grid = picture.subplots(len(rows), len(NAMES), squeeze=False)
-    for row, theorem in enumerate(rows):
-        own = {one.setting: one for one in chosen if one.theorem == theorem}
-        for column, setting in enumerate(NAMES):
-            _sweep(grid[row, column], own[setting])
-        grid[row, 0].set_ylabel(f"{theorem}\nnoise part of {MEASURES[theorem]}")
-    for axes, setting in zip(grid[-1], NAMES, strict=True):
-        axes.set_xlabel(NAMES[setting])
+    figure = Figure(figsize=(17, 3.3 * len(rows) + 0.7), layout="constrained")
+    grid = figure.subplots(len(rows), len(SETTINGS), squeeze=False)
+    for row, theorem in zip(grid, rows, strict=True):
+        for axes, setting in zip(row, SETTINGS, strict=True):
+            _draw_sweep(axes, drawn[theorem, setting])
+        row[0].set_ylabel(f"{theorem}\nnoise part of {MEASURES[theorem]}")
+    for axes, name in zip(grid[-1], SETTINGS.values(), strict=True):
+        axes.set_xlabel(name)
     handles, labels = grid[0, 0].get_legend_handles_labels()
-    picture.legend(handles, labels, loc="outside lower center", ncols=3)
-    picture.suptitle("What noise adds to the error: measured slope, and the slope stated")
-    return picture
+    figure.legend(handles, labels, loc="outside lower center", ncols=3)
+    figure.suptitle("What noise adds to the error: measured slope, and the slope stated")
+    return figure
 
 
-def rounds_figure(found: Sequence[RoundsAtBudget]) -> Figure:
-    """The error over T at one total budget, a column for each theorem.
+def draw_rounds(results: Sequence[RoundsAtBudget]) -> Figure:
+    """Draw the error over T at one total budget, with one column per theorem.
 
-    >>> from pacdp.paper.theory.budget import rounds_at_budget
-    >>> len(rounds_figure(rounds_at_budget(repeats=2, most=8)).axes)
+    >>> from pacdp.paper.theory.budget import measure_rounds_at_budget
+    >>> len(draw_rounds(measure_rounds_at_budget(repeats=2, most=8)).axes)
     2
     """
-    theorems = list(dict.fromkeys(one.theorem for one in found))
-    picture = Figure(figsize=(6.5 * len(theorems), 5.6), layout="constrained")
-    for axes, theorem in zip(
-        picture.subplots(1, len(theorems), squeeze=False)[0], theorems, strict=True
-    ):
-        for number, one in enumerate(one for one in found if one.theorem == theorem):
-            colour = f"C{number}"
-            label = f"ε = {one.epsilon:g}"
-            axes.errorbar(
-                one.rounds, *_mean(one.errors), color=colour, fmt="o-", label=f"{label}, one η"
-            )
-            axes.plot(
-                *(one.rounds, one.tuned.mean(1)),
-                color=colour,
-                linestyle=":",
-                label=f"{label}, η tuned",
-            )
-            axes.axvline(
-                one.predicted, color=colour, linestyle="--", label=f"{label}, best T of the bound"
-            )
-        _logarithmic(axes)
-        axes.set_xlabel("rounds T, all within one (ε, δ)")
-        axes.set_ylabel("f(w_T) − f*" if theorem == "strongly convex" else "f(w̄) − f*")
-        axes.set_title(f"{theorem}, δ = {found[0].delta:g}")
-        handles, labels = axes.get_legend_handles_labels()
-        # A column for each budget.
-        order = sorted(range(len(labels)), key=lambda n: float(labels[n].split()[2].strip(",")))
-        axes.legend(
-            [handles[n] for n in order],
-            [labels[n] for n in order],
-            loc="upper center",
-            bbox_to_anchor=(0.5, -0.14),
-            ncols=3,
-            fontsize="small",
+    theorems = list(dict.fromkeys(result.theorem for result in results))
+    figure, columns = _make_columns(len(theorems))
+    for axes, theorem in zip(columns, theorems, strict=True):
+        handles: list[Any] = []
+        for number, result in enumerate(r for r in results if r.theorem == theorem):
+            rounds, colour, budget = result.rounds, f"C{number}", f"ε = {result.epsilon:g}"
+            mean, bars = _mean_with_bars(result.errors)
+            label = f"{budget}, one η"
+            fixed = axes.errorbar(rounds, mean, bars, color=colour, fmt="o-", label=label)
+            label = f"{budget}, η tuned"
+            tuned = axes.plot(rounds, result.tuned.mean(1), ":", color=colour, label=label)
+            label = f"{budget}, best T of the bound"
+            best = axes.axvline(result.predicted, color=colour, linestyle="--", label=label)
+            # The legend has one column per budget.
+            handles += [*tuned, best, fixed]
+        _set_logarithmic(axes)
+        axes.set(
+            xlabel="rounds T, all within one (ε, δ)",
+            ylabel="f(w_T) − f*" if theorem == "strongly convex" else "f(w̄) − f*",
+            title=f"{theorem}, δ = {DELTA:g}",
         )
-    return picture
+        _add_legend(axes, below=0.14, ncols=3, handles=handles)
+    return figure
 
 
-def approximation_figure(regression: Regression, pipelines: Sequence[Pipeline]) -> Figure:
-    """Theorem 5: least squares over n, whole pipelines over n and noise, and the utility gap.
+def draw_approximation(regression: Regression, pipelines: Sequence[Pipeline]) -> Figure:
+    """Draw Theorem 5: least squares over n, pipelines over n and over noise, the utility gap.
 
-    >>> from pacdp.paper.theory.approximation import pipelines, regression
-    >>> few = pipelines(repeats=1, counts=[4, 5])
-    >>> len(approximation_figure(regression(repeats=20), few).axes)
+    >>> from pacdp.paper.theory.approximation import measure_pipelines, measure_regression
+    >>> pipelines = measure_pipelines(repeats=1, counts=[4, 5])
+    >>> len(draw_approximation(measure_regression(repeats=20), pipelines).axes)
     4
     """
-    picture = Figure(figsize=(17, 5.4), layout="constrained")
-    one, two, three, four = picture.subplots(1, 4)
-    counts = np.array(regression.counts)
-    for number, sigma in enumerate(regression.sigmas):
-        mean = regression.errors[number].mean(-1)
-        one.plot(counts, mean, "o", color=f"C{number}", label=f"measured, σ = {sigma:g}")
-        stated = sigma**2 / counts + regression.misfit
-        one.plot(
-            counts, stated, ":", color=f"C{number}", label="σ²/n + η²" if number == 0 else None
-        )
-        factor = sigma**2 * 3 / counts + regression.misfit
-        one.plot(
-            counts, factor, "-", color=f"C{number}", label="3σ²/n + η²" if number == 0 else None
-        )
-    one.set_xlabel("budgets n")
-    one.set_ylabel("E|Ĉ − C*|²")
-    one.set_title("Least squares alone")
-    for number, way in enumerate(pipelines):
-        colour = f"C{number}"
-        for axes, x, errors in ((two, way.counts, way.errors), (three, way.noises, way.by_noise)):
-            label = f"{way.name} ± 2 standard errors"
-            axes.errorbar(x, *_mean(errors), fmt="o-", color=colour, label=label)
-        four.plot(
-            *(way.distances.ravel(), way.gaps.ravel()),
-            ".",
-            color=colour,
-            markersize=2,
-            alpha=0.4,
-            label=way.name,
-        )
-    two.set_xlabel("budgets n")
-    two.set_ylabel("E|Ĉ − C*|²")
-    two.set_title("Scores, choice and fit, over n")
-    three.set_xlabel("standard deviation of a score")
-    three.set_ylabel("E|Ĉ − C*|²")
-    three.set_title("The same over noise")
-    every = np.concatenate([way.distances.ravel() for way in pipelines])
-    line = np.geomspace(max(every.min(), 1e-4), every.max(), 50)
-    steepest = max(float(np.max(way.gaps / np.maximum(way.distances, 1e-12))) for way in pipelines)
-    four.plot(line, steepest * line, "k:", label="L·|Ĉ − C*|, L the least that holds here")
-    four.set_xlabel("|Ĉ − C*|")
-    four.set_ylabel("utility gap")
-    four.set_title(f"The gap, ε from {LOW:g} to {HIGH:g}")
-    for axes in (one, two, four):
-        _logarithmic(axes)
-    three.set_yscale("log")
-    three.grid(alpha=0.3, which="both")
-    four.set_xlim(line[0], line[-1] * 1.2)
-    four.set_ylim(1e-8, None)
-    for axes in (one, two, three, four):
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=1, fontsize="small")
-    return picture
+    figure = Figure(figsize=(17, 5.4), layout="constrained")
+    least_squares, by_count, by_noise, gap = figure.subplots(1, 4)
+    counts = np.array(approximation.COUNTS)
+    for number, sigma in enumerate(approximation.SIGMAS):
+        mean, colour = regression.errors[number].mean(-1), f"C{number}"
+        least_squares.plot(counts, mean, "o", color=colour, label=f"measured, σ = {sigma:g}")
+        for factor, style, label in ((1, ":", "σ²/n + η²"), (3, "-", "3σ²/n + η²")):
+            error = sigma**2 * factor / counts + regression.misfit
+            shown = label if number == 0 else None
+            least_squares.plot(counts, error, style, color=colour, label=shown)
+    for number, pipeline in enumerate(pipelines):
+        for axes, x, errors in (
+            (by_count, pipeline.counts, pipeline.errors),
+            (by_noise, approximation.SCORE_NOISES, pipeline.errors_by_noise),
+        ):
+            label = f"{pipeline.name} ± 2 standard errors"
+            axes.errorbar(x, *_mean_with_bars(errors), fmt="o-", color=f"C{number}", label=label)
+        dots: dict[str, Any] = {"color": f"C{number}", "markersize": 2, "alpha": 0.4}
+        distances, gaps = pipeline.distances.ravel(), pipeline.gaps.ravel()
+        gap.plot(distances, gaps, ".", label=pipeline.name, **dots)
+    distances = np.concatenate([pipeline.distances.ravel() for pipeline in pipelines])
+    gaps = np.concatenate([pipeline.gaps.ravel() for pipeline in pipelines])
+    line = np.geomspace(max(distances.min(), 1e-4), distances.max(), 50)
+    steepest = float(np.max(gaps / np.maximum(distances, 1e-12)))
+    gap.plot(line, steepest * line, "k:", label="L·|Ĉ − C*|, L the least that holds here")
+    low, high = approximation.LOW, approximation.HIGH
+    for axes, xlabel, ylabel, title in (
+        (least_squares, "budgets n", "E|Ĉ − C*|²", "Least squares alone"),
+        (by_count, "budgets n", "E|Ĉ − C*|²", "Scores, choice and fit, over n"),
+        (by_noise, "standard deviation of a score", "E|Ĉ − C*|²", "The same over noise"),
+        (gap, "|Ĉ − C*|", "utility gap", f"The gap, ε from {low:g} to {high:g}"),
+    ):
+        axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
+        if axes is by_noise:
+            axes.set_yscale("log")
+            axes.grid(alpha=0.3, which="both")
+        else:
+            _set_logarithmic(axes)
+        _add_legend(axes, below=0.13, ncols=1)
+    gap.set_xlim(line[0], line[-1] * 1.2)
+    gap.set_ylim(1e-8, None)
+    return figure
 
 
-def guess_figure(found: Sequence[Guess]) -> Figure:
-    """The surrogate's C* against a grid's, a column for each learning rate.
+def draw_surrogate(checks: Sequence[SurrogateCheck]) -> Figure:
+    """Draw the surrogate's C* against a grid's, with one column per learning rate.
 
-    >>> from pacdp.paper.theory.guess import guesses
-    >>> few = guesses(rates=[1.0], budgets=[0.1, 10], bounds=[0.1, 1, 10], seeds=2, rounds=3)
-    >>> len(guess_figure(few).axes)
+    >>> from pacdp.paper.theory.surrogate_check import check_surrogate
+    >>> checks = check_surrogate(
+    ...     rates=[1.0], budgets=[0.1, 10], bounds=[0.1, 1, 10], seeds=2, rounds=3
+    ... )
+    >>> len(draw_surrogate(checks).axes)
     1
     """
-    picture = Figure(figsize=(6.5 * len(found), 5.6), layout="constrained")
-    for axes, one in zip(
-        picture.subplots(1, len(found), squeeze=False, sharey=True)[0], found, strict=True
-    ):
-        axes.fill_between(
-            one.budgets, one.low, one.high, color="0.85", label="the grid cannot tell from its C*"
+    figure, columns = _make_columns(len(checks), sharey=True)
+    for axes, check in zip(columns, checks, strict=True):
+        budgets, label = check.matrix.budgets, "the grid cannot tell from its C*"
+        low, high = np.array([(choice.low, choice.high) for choice in check.choices]).T
+        axes.fill_between(budgets, low, high, color="0.85", label=label)
+        axes.plot(budgets, check.selected, "ko-", label="C* of the grid")
+        styles = ("C0s-", "C1^--")
+        for style, (kappa, predicted) in zip(styles, check.predicted.items(), strict=True):
+            factor = check.error_factor(predicted)
+            label = f"surrogate, κ = {kappa}: off by a factor {factor:.1f}"
+            axes.plot(budgets, predicted, style, label=label)
+        _set_logarithmic(axes)
+        axes.set(
+            xlabel="budget ε",
+            ylabel="clipping bound C",
+            title=f"learning rate {check.learning_rate:g}",
         )
-        axes.plot(one.budgets, one.found, "ko-", label="C* of the grid")
-        for guess, style, kappa in ((one.guessed, "C0s-", "1/K"), (one.paper, "C1^--", "1")):
-            label = f"surrogate, κ = {kappa}: off by a factor {np.exp(one.off(guess)):.1f}"
-            axes.plot(one.budgets, guess, style, label=label)
-        _logarithmic(axes)
-        axes.set_xlabel("budget ε")
-        axes.set_ylabel("clipping bound C")
-        axes.set_title(f"learning rate {one.learning_rate:g}")
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, fontsize="small")
-    return picture
+        _add_legend(axes, below=0.14, ncols=2)
+    return figure
 
 
-def _sweep(axes: Axes, sweep: Sweep) -> None:
-    x = np.array(sweep.values)
+def _draw_sweep(axes: Axes, sweep: Sweep) -> None:
+    x, slope = np.array(sweep.values), sweep.slope
     label = "measured ± 2 standard errors"
-    axes.errorbar(x, *_mean(sweep.errors), fmt="o", color="black", label=label)
-    axes.plot(x, sweep.slope.at(x), color="C0", label="fitted slope")
-    # Through the middle of the fitted line: only its slope is stated.
+    axes.errorbar(x, *_mean_with_bars(sweep.errors), fmt="o", color="black", label=label)
+    axes.plot(x, slope.predict(x), color="C0", label="fitted slope")
+    # Through the middle of the fitted line, as the theorem states only a slope.
     middle = np.exp(np.log(x).mean())
-    stated: FloatArray = sweep.slope.at(middle) * (x / middle) ** sweep.stated
+    stated: FloatArray = slope.predict(middle) * (x / middle) ** sweep.stated
     axes.plot(x, stated, color="C3", linestyle="--", label="the theorem's slope")
-    _logarithmic(axes)
-    axes.set_title(
-        f"{sweep.slope.value:.2f} ± {sweep.slope.error:.2f}, stated {sweep.stated:g}",
-        fontsize="medium",
-    )
+    _set_logarithmic(axes)
+    title = f"{slope.value:.2f} ± {slope.error:.2f}, stated {sweep.stated:g}"
+    axes.set_title(title, fontsize="medium")
 
 
-def _mean(errors: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Over repeats, with bars of two standard errors."""
+def _make_columns(count: int, *, sharey: bool = False) -> tuple[Figure, list[Axes]]:
+    figure = Figure(figsize=(6.5 * count, 5.6), layout="constrained")
+    return figure, list(figure.subplots(1, count, squeeze=False, sharey=sharey)[0])
+
+
+def _add_legend(axes: Axes, *, below: float, **options: Any) -> None:
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -below), fontsize="small", **options)
+
+
+def _mean_with_bars(errors: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the mean over repeats, and error bars of two standard errors."""
     mean = np.nanmean(errors, 1)
-    many = np.sum(~np.isnan(errors), 1)
-    spread = 2 * np.nanstd(errors, 1) / np.sqrt(np.maximum(many - 1, 1))
-    # A bar that reaches below zero has no place on a logarithmic axis.
+    repeats = np.sum(~np.isnan(errors), 1)
+    spread = 2 * np.nanstd(errors, 1) / np.sqrt(np.maximum(repeats - 1, 1))
+    # A logarithmic axis cannot show a bar that reaches below zero.
     return mean, np.stack([np.minimum(spread, 0.9 * mean), spread])
 
 
-def _logarithmic(axes: Axes) -> None:
-    axes.set_xscale("log")
-    axes.set_yscale("log")
+def _set_logarithmic(axes: Axes) -> None:
+    axes.set(xscale="log", yscale="log")
     axes.grid(alpha=0.3, which="both")
     low, high = axes.get_xlim()
-    near = high / low < 100
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if near else (1.0,)))
+    subs = (1.0, 2.0, 5.0) if high / low < 100 else (1.0,)
+    axes.xaxis.set_major_locator(LogLocator(subs=subs))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())

@@ -23,7 +23,7 @@ from filelock import FileLock, Timeout
 from pacdp.arithmetic import refuse_other_arithmetic, stamped
 from pacdp.curve import Curve
 from pacdp.data import Dataset, Partition
-from pacdp.data.storage import only_one
+from pacdp.data.storage import exclusive_lock
 from pacdp.errors import InputError
 from pacdp.experiments import Experiment, RunResult, prepare
 from pacdp.experiments.execute import execute
@@ -131,7 +131,7 @@ class Shelf:
         """Let one process write a missing file; others that need it wait."""
         if path.is_file():
             return
-        with only_one(self.folder / ".locks" / path.name):
+        with exclusive_lock(self.folder / ".locks" / path.name):
             if not path.is_file():
                 write()
 

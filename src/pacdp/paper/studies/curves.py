@@ -26,7 +26,7 @@ def curves(study: Study, shelf: Shelf, observe: Observer) -> Part:
     found = {name: _fitted(name, shelf, observe) for name in study.experiments}
     data = {name: named(name, profile=shelf.profile) for name in found}
     lines = [{"experiment": data[name], **_line(name, curve)} for name, curve in found.items()]
-    plan = next(iter(found.values())).require_evidence().plan
+    plan = next(iter(found.values())).evidence.plan
     said = _WORDS.format(terms=terms(plan["delta"], plan["adjacency"]))
     shown = table.markdown(list(lines[0]), [list(line.values()) for line in lines], words=2)
     figure = curves_figure(found, data=data)
@@ -41,7 +41,7 @@ def _fitted(name: str, shelf: Shelf, observe: Observer) -> Curve:
 
 
 def _line(name: str, curve: Curve) -> dict[str, str]:
-    evidence = curve.require_evidence()
+    evidence = curve.evidence
     bounds = [choice.bound for choice in evidence.choices]
     grid = map(len, (evidence.budgets, evidence.bounds, evidence.seeds))
     shown = ", ".join(f"{value:.3g}" for value in curve.coefficients)

@@ -71,7 +71,7 @@ def open_ledgers(folder: Path, plan: Plan) -> list[SQLiteLedger]:
 
 def refusal(ready: Prepared, result: Result, ledgers: Sequence[SQLiteLedger]) -> str:
     """What a hospital answers when it is asked for one round more than planned."""
-    records = ready.partition.of(ready.dataset)[0]
+    records = ready.partition.client_records(ready.dataset)[0]
     client = Client(0, ready.plan, records, book=ledgers[0])
     try:
         client.answer(Broadcast(0, result.model))

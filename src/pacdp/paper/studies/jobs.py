@@ -124,14 +124,14 @@ def best_fixed(curve: Curve, budgets: Mapping[float, float]) -> float:
     holds what.
 
     >>> from pacdp.curve import CurveEvidence
-    >>> evidence = CurveEvidence.model_construct(
+    >>> evidence = CurveEvidence(
     ...     scores=[[[0.9, 0.5], [0.5, 0.6]]], budgets=[0.1, 1], bounds=[0.1, 1]
     ... )
     >>> curve = Curve(family="power", coefficients=(1.0, 0.0), evidence=evidence)
     >>> best_fixed(curve, {0.1: 0.5, 1.0: 0.5}), best_fixed(curve, {1.0: 1.0})
     (0.1, 1.0)
     """
-    evidence = curve.require_evidence()
+    evidence = curve.evidence
     scores = np.mean(evidence.scores, axis=0)
     known = np.log(evidence.budgets)
     expected = sum(

@@ -75,7 +75,7 @@ def measure(
     started = time.perf_counter()
     curve = fit_curve(setting, experiment.offline)
     offline = time.perf_counter() - started
-    evidence = curve.require_evidence()
+    evidence = curve.evidence
     observe()
     methods = {
         "pac-dp": experiment.made_method("pac-dp", {"curve": curve}),

@@ -16,7 +16,7 @@ def per_release(curve: Curve, *, releases: int, classic: bool = False) -> Curve:
 
     ``classic`` reads it by the published formula, ε = √(2 ln(1.25/δ))/z.
     """
-    evidence = curve.require_evidence()
+    evidence = curve.evidence
     plan = evidence.plan
     budgets = np.array(evidence.budgets)
     z = calibrate(epsilon=budgets, releases=releases, delta=plan["delta"]).z

@@ -1,62 +1,49 @@
-"""``python -m pacdp.paper.theory --out FOLDER``: every measurement, as tables and figures."""
+"""``python -m pacdp.paper.theory --out FOLDER``: all measurements as tables and figures."""
 
 import argparse
 import sys
 from pathlib import Path
 
 from pacdp.errors import InputError
-from pacdp.paper.figures.theory import (
-    approximation_figure,
-    guess_figure,
-    rates_figure,
-    rounds_figure,
-)
-from pacdp.paper.theory.approximation import pipelines, regression
-from pacdp.paper.theory.budget import rounds_at_budget
-from pacdp.paper.theory.experiments import sweeps
-from pacdp.paper.theory.guess import guesses
-from pacdp.paper.theory.report import approximation_table, guess_table, rounds_table, sweeps_table
+from pacdp.paper.figures import theory as figures
+from pacdp.paper.theory import approximation, budget, report, surrogate_check, sweeps
 
 
-def write(out: Path) -> Path:
+def write_report(folder: Path) -> Path:
     """Measure everything, and write ``table.md`` and each figure as PNG and SVG."""
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"out = {out}: must be a folder that can be made ({error})") from error
-    rates, at_budget = sweeps(), rounds_at_budget()
-    least_squares, ways, found = regression(), pipelines(), guesses()
-    table = "\n".join(
-        [
-            "## Theorems 2 to 4: slopes in log-log\n",
-            sweeps_table(rates),
-            "## The best number of rounds at one total budget\n",
-            rounds_table(at_budget),
-            "## Theorem 5\n",
-            approximation_table(least_squares, ways),
-            "## The surrogate against a grid\n",
-            guess_table(found),
-        ]
-    )
-    (out / "table.md").write_text(table)
-    figures = {
-        "rates": rates_figure(rates),
-        "rounds": rounds_figure(at_budget),
-        "approximation": approximation_figure(least_squares, ways),
-        "surrogate": guess_figure(found),
+        raise InputError(f"out = {folder}: must be a folder that can be made ({error})") from error
+    rates, rounds = sweeps.measure_sweeps(), budget.measure_rounds_at_budget()
+    theorem_5 = approximation.measure_regression(), approximation.measure_pipelines()
+    checks = surrogate_check.check_surrogate()
+    tables = {
+        "Theorems 2 to 4: slopes in log-log": report.format_sweeps(rates),
+        "The best number of rounds at one total budget": report.format_rounds(rounds),
+        "Theorem 5": report.format_approximation(*theorem_5),
+        "The surrogate against a grid": report.format_surrogate(checks),
     }
-    for name, figure in figures.items():
-        for ending in ("png", "svg"):
-            figure.savefig(out / f"{name}.{ending}", dpi=110)
-    return out / "table.md"
+    path = folder / "table.md"
+    path.write_text("\n".join(f"## {title}\n\n{table}" for title, table in tables.items()))
+    drawn = {
+        "rates": figures.draw_sweeps(rates),
+        "rounds": figures.draw_rounds(rounds),
+        "approximation": figures.draw_approximation(*theorem_5),
+        "surrogate": figures.draw_surrogate(checks),
+    }
+    for name, figure in drawn.items():
+        for suffix in ("png", "svg"):
+            figure.savefig(folder / f"{name}.{suffix}", dpi=110)
+    return path
 
 
 def main() -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m pacdp.paper.theory", description=__doc__)
-    parser.add_argument("--out", type=Path, required=True, help="the folder to write")
+    parser.add_argument("--out", type=Path, required=True, help="folder to write to")
     try:
-        sys.stdout.write(f"{write(parser.parse_args().out)}\n")
+        sys.stdout.write(f"{write_report(parser.parse_args().out)}\n")
     except InputError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(2)

@@ -1,113 +1,115 @@
-"""How many rounds are best when all of them must share one budget, measured."""
+"""The best number of rounds when all of them share one budget, measured."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pacdp.paper.theory.descent import Measured, Run, descend
-from pacdp.paper.theory.problems import Logistic, Quadratic
-from pacdp.paper.theory.rates import Task, Theorem, at_budget, best_rounds
+from pacdp.paper.theory.descent import DescentRun, ErrorMeasure, run_descent
+from pacdp.paper.theory.problems import Logistic, Problem, Quadratic
+from pacdp.paper.theory.rates import RateParameters, Theorem
 from pacdp.privacy import mu_for
 from pacdp.validation import FloatArray
 
 EPSILONS = (1.0, 3.0, 10.0)
 DELTA = 1e-5
-MOST = 256
-# Step sizes among which the best is taken for the tuned curve, as shares of the largest.
-SHARES = tuple(np.geomspace(0.01, 1.0, 7).tolist())
+# Candidate step sizes, as shares of the largest one, which is the last.
+STEP_SHARES = tuple(np.geomspace(0.01, 1.0, 7).tolist())
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False)
 class RoundsAtBudget:
-    """Errors over T at one total (ε, δ), and what the bound says of them."""
+    """Errors over T at one total (ε, δ), and the best T according to the bound."""
 
     theorem: Theorem
     epsilon: float
-    delta: float
     rounds: tuple[int, ...]
     errors: FloatArray
     """With one step size for all T: (rounds, repeats)."""
     tuned: FloatArray
     """With the best step size for each T: (rounds, repeats)."""
-    bound: FloatArray
-    """The bound at each T."""
     predicted: int
-    """The T with the least bound."""
+    """The T with the smallest bound."""
 
     @property
     def measured(self) -> int:
-        """The T with the least mean error."""
+        """Return the T with the smallest mean error."""
         return self.rounds[int(self.errors.mean(1).argmin())]
 
     @property
-    def lost(self) -> float:
-        """Error at the predicted T over that at the best, by interpolation in ln T."""
+    def excess(self) -> float:
+        """Return the error at the predicted T over the smallest one, interpolated in ln T."""
         mean = self.errors.mean(1)
-        there = np.interp(math.log(self.predicted), np.log(self.rounds), mean)
-        return float(there / mean.min())
+        predicted = np.interp(math.log(self.predicted), np.log(self.rounds), mean)
+        return float(predicted / mean.min())
 
 
-def rounds_at_budget(*, repeats: int = 24, most: int = MOST) -> list[RoundsAtBudget]:
-    """Strongly convex and convex, at each of the budgets, one release a round.
+def measure_rounds_at_budget(*, repeats: int = 24, most: int = 256) -> list[RoundsAtBudget]:
+    """Measure strongly convex and convex problems at each budget, with one release per round.
 
-    >>> found = rounds_at_budget(repeats=2, most=8)
-    >>> [(one.theorem, one.epsilon) for one in found][:2]
+    >>> results = measure_rounds_at_budget(repeats=2, most=8)
+    >>> [(result.theorem, result.epsilon) for result in results][:2]
     [('strongly convex', 1.0), ('strongly convex', 3.0)]
     """
-    rounds = tuple(sorted({round(value) for value in np.geomspace(1, most, 13)}))
-    # No gradient is longer than the bound, so that nothing is clipped.
-    quadratic = Quadratic(dimension=4)
-    logistic = Logistic(dimension=4)
-    base = Run(rounds=1, clients=8, batch=32, clipping_bound=3.0, step=0.5)
-    wide = replace(base, clipping_bound=4.0, step=1.6)
-    one_task = Task(
-        smoothness=quadratic.smoothness,
+    # No gradient is longer than the clipping bounds, so that nothing is clipped.
+    run = DescentRun(rounds=1, clients=8, batch=32, clipping_bound=3.0, step=0.5)
+    quadratic, logistic = Quadratic(dimension=4), Logistic(dimension=4)
+    strongly_convex = describe_problem(
+        *(quadratic, run),
         strong_convexity=quadratic.strong_convexity,
-        gap=float(quadratic.error(quadratic.start)),
         sampling_variance=quadratic.dimension * quadratic.spread**2,
-        dimension=quadratic.dimension,
-        clients=base.clients,
-        batch=base.batch,
-        clipping_bound=base.clipping_bound,
     )
-    other_task = replace(
-        one_task,
-        smoothness=logistic.smoothness,
-        strong_convexity=0.0,
-        gap=float(logistic.error(logistic.start)),
+    other = replace(run, clipping_bound=4.0, step=1.6)
+    convex = describe_problem(
+        *(logistic, other),
         distance=float(np.linalg.norm(logistic.optimum)),
-        # p(1 − p)·‖x‖² is at most this in the mean.
+        # An upper bound of the mean of p(1 − p)·‖x‖².
         sampling_variance=logistic.dimension / 4,
-        clipping_bound=wide.clipping_bound,
     )
-    cases: list[tuple[Theorem, Quadratic | Logistic, Task, Run, Measured]] = [
-        ("strongly convex", quadratic, one_task, base, "last"),
-        ("convex", logistic, other_task, wide, "average"),
+    rounds = tuple(sorted({round(value) for value in np.geomspace(1, most, 13)}))
+    return [
+        *_measure("strongly convex", quadratic, strongly_convex, run, "last", rounds, repeats),
+        *_measure("convex", logistic, convex, other, "average", rounds, repeats),
     ]
-    found = []
-    for theorem, problem, task, run, measured in cases:
-        for epsilon in EPSILONS:
-            mu = float(mu_for(epsilon, DELTA))
-            runs = [replace(run, rounds=n, noise_multiplier=math.sqrt(n) / mu) for n in rounds]
-            every = [replace(one, step=one.step * share) for one in runs for share in SHARES]
-            errors = descend(problem, every, measured=measured, repeats=repeats)
-            table = errors.reshape(len(rounds), len(SHARES), repeats)
-            best = table.mean(-1).argmin(1)
-            after = at_budget(theorem, task, step=run.step, epsilon=epsilon, delta=DELTA)
-            found.append(
-                RoundsAtBudget(
-                    theorem=theorem,
-                    epsilon=epsilon,
-                    delta=DELTA,
-                    rounds=rounds,
-                    # The last share is the whole step.
-                    errors=table[:, -1],
-                    tuned=table[np.arange(len(rounds)), best],
-                    bound=np.array([after(n) for n in rounds]),
-                    predicted=best_rounds(
-                        theorem, task, step=run.step, epsilon=epsilon, delta=DELTA
-                    ),
-                )
-            )
-    return found
+
+
+def describe_problem(problem: Problem, run: DescentRun, **others: float) -> RateParameters:
+    """Return what the bounds need to know of a problem and a run, and other parameters.
+
+    >>> describe_problem(Quadratic(dimension=2), DescentRun(rounds=1, step=0.5)).gap
+    0.6
+    """
+    return RateParameters(
+        smoothness=problem.smoothness,
+        gap=float(problem.error(problem.start)),
+        dimension=problem.dimension,
+        clients=run.clients,
+        batch=run.batch,
+        clipping_bound=run.clipping_bound,
+        **others,
+    )
+
+
+def _measure(
+    theorem: Theorem,
+    problem: Problem,
+    parameters: RateParameters,
+    run: DescentRun,
+    measure: ErrorMeasure,
+    rounds: tuple[int, ...],
+    repeats: int,
+) -> Iterator[RoundsAtBudget]:
+    for epsilon in EPSILONS:
+        mu = float(mu_for(epsilon, DELTA))
+        runs = [
+            replace(run, rounds=n, noise_multiplier=math.sqrt(n) / mu, step=run.step * share)
+            for n in rounds
+            for share in STEP_SHARES
+        ]
+        errors = run_descent(problem, runs, measure=measure, repeats=repeats)
+        table = errors.reshape(len(rounds), len(STEP_SHARES), repeats)
+        best = table.mean(-1).argmin(1)
+        tuned = table[np.arange(len(rounds)), best]
+        predicted = parameters.best_rounds(theorem, step=run.step, epsilon=epsilon, delta=DELTA)
+        yield RoundsAtBudget(theorem, epsilon, rounds, table[:, -1], tuned, predicted)

@@ -1,57 +1,57 @@
-"""Tables of what was measured, in Markdown."""
+"""Tables of the measurements, in Markdown."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from pacdp.paper.theory.approximation import Pipeline, Regression
+from pacdp.paper.theory.approximation import SCORE_NOISES, Pipeline, Regression
 from pacdp.paper.theory.budget import RoundsAtBudget
-from pacdp.paper.theory.experiments import Sweep
-from pacdp.paper.theory.guess import Guess
 from pacdp.paper.theory.slopes import Slope
+from pacdp.paper.theory.surrogate_check import SurrogateCheck
+from pacdp.paper.theory.sweeps import Sweep
 from pacdp.validation import FloatArray
 
 
-def sweeps_table(sweeps: Sequence[Sweep]) -> str:
-    """A row for each statement.
+def format_sweeps(sweeps: Sequence[Sweep]) -> str:
+    """Format one row per statement.
 
-    >>> from pacdp.paper.theory.experiments import sweeps
-    >>> print(sweeps_table(sweeps(repeats=4, rounds=32, dimension=4)).splitlines()[0])
+    >>> from pacdp.paper.theory.sweeps import measure_sweeps
+    >>> sweeps = measure_sweeps(repeats=4, rounds=32, dimension=4)
+    >>> print(format_sweeps(sweeps).splitlines()[0])
     | theorem | part of the error | in | stated | derived | measured (± s.e.) | holds? |
     """
-    return _table(
+    return _format_table(
         ("theorem", "part of the error", "in", "stated", "derived", "measured (± s.e.)", "holds?"),
         [
             (
-                *(one.theorem, one.part, one.setting, _slope(one.stated)),
-                "-" if one.derived is None else _slope(one.derived),
-                _with_error(one.slope),
-                one.holds,
+                *(sweep.theorem, sweep.part, sweep.setting, f"{sweep.stated:g}"),
+                "-" if sweep.derived is None else f"{sweep.derived:g}",
+                *(_format_slope(sweep.slope), sweep.verdict),
             )
-            for one in sweeps
+            for sweep in sweeps
         ],
     )
 
 
-def rounds_table(found: Sequence[RoundsAtBudget]) -> str:
-    """A row for each budget.
+def format_rounds(results: Sequence[RoundsAtBudget]) -> str:
+    """Format one row per budget.
 
-    >>> from pacdp.paper.theory.budget import rounds_at_budget
-    >>> len(rounds_table(rounds_at_budget(repeats=2, most=8)).splitlines())
+    >>> from pacdp.paper.theory.budget import measure_rounds_at_budget
+    >>> len(format_rounds(measure_rounds_at_budget(repeats=2, most=8)).splitlines())
     8
     """
     rows = []
-    for one in found:
-        tuned = one.tuned.mean(1)
-        late = tuned[np.array(one.rounds) >= one.measured]
+    for result in results:
+        fixed = result.errors.mean(1)
+        tuned = result.tuned.mean(1)[np.array(result.rounds) >= result.measured]
         rows.append(
             (
-                *(one.theorem, f"{one.epsilon:g}", str(one.measured), str(one.predicted)),
-                *(f"{one.lost:.2f}", f"{one.errors.mean(1)[-1] / one.errors.mean(1).min():.1f}"),
-                f"{late.max() / late.min():.2f}",
+                *(result.theorem, f"{result.epsilon:g}"),
+                *(str(result.measured), str(result.predicted), f"{result.excess:.2f}"),
+                *(f"{fixed[-1] / fixed.min():.1f}", f"{tuned.max() / tuned.min():.2f}"),
             )
         )
-    return _table(
+    return _format_table(
         (
             *("theorem", "ε", "best T measured", "best T of the bound"),
             *("error there / least error", "error at the last T / least error"),
@@ -61,85 +61,67 @@ def rounds_table(found: Sequence[RoundsAtBudget]) -> str:
     )
 
 
-def approximation_table(regression: Regression, pipelines: Sequence[Pipeline]) -> str:
-    """Theorem 5 in a few numbers.
+def format_approximation(regression: Regression, pipelines: Sequence[Pipeline]) -> str:
+    """Format the measurements of Theorem 5.
 
-    >>> from pacdp.paper.theory.approximation import pipelines, regression
-    >>> few = pipelines(repeats=1, counts=[4, 5])
-    >>> print(approximation_table(regression(repeats=20), few).splitlines()[0])
+    >>> from pacdp.paper.theory.approximation import measure_pipelines, measure_regression
+    >>> pipelines = measure_pipelines(repeats=1, counts=[4, 5])
+    >>> print(format_approximation(measure_regression(repeats=20), pipelines).splitlines()[0])
     | statement of Theorem 5 | stated | measured |
     """
-    slope = regression.slope
+    slope = _format_slope(regression.slope)
     rows = [
-        ("noise part of E(Ĉ − C*)² of least squares, slope in n", "-1", _with_error(slope)),
+        ("noise part of E(Ĉ − C*)² of least squares, slope in n", "-1", slope),
         ("the same over σ²/n", "at most 1", f"{regression.factor:.2f}"),
     ]
-    for way in pipelines:
-        first, last = np.nanmean(way.errors, 1)[[0, -1]]
-        rows.append(
-            (
-                f"{way.name}: E(Ĉ − C*)² from n = {way.counts[0]} to {way.counts[-1]}",
-                "falls to η²",
-                f"{first:.2g} to {last:.2g}",
-            )
+    for pipeline in pipelines:
+        first, *_, last = pipeline.counts
+        loudest = SCORE_NOISES[-1]
+        by_count, by_noise = (
+            _format_range(np.nanmean(errors, 1))
+            for errors in (pipeline.errors, pipeline.errors_by_noise)
         )
-        quiet, loud = np.nanmean(way.by_noise, 1)[[0, -1]]
-        rows.append(
-            (
-                f"{way.name}: the same from no noise to {way.noises[-1]:g} of a score",
-                "rises from η²",
-                f"{quiet:.2g} to {loud:.2g}",
-            )
+        statements = (
+            (f"E(Ĉ − C*)² from n = {first} to {last}", "falls to η²", by_count),
+            (f"the same from no noise to {loudest:g} of a score", "rises from η²", by_noise),
+            ("utility gap, slope in the distance Ĉ − C*", "1", f"{pipeline.gap_slope:.2f}"),
         )
-        rows.append(
-            (f"{way.name}: utility gap, slope in the distance Ĉ − C*", "1", f"{way.gap_slope:.2f}")
-        )
-    return _table(("statement of Theorem 5", "stated", "measured"), rows)
+        rows += [(f"{pipeline.name}: {text}", stated, value) for text, stated, value in statements]
+    return _format_table(("statement of Theorem 5", "stated", "measured"), rows)
 
 
-def guess_table(found: Sequence[Guess]) -> str:
-    """A row for each learning rate.
+def format_surrogate(checks: Sequence[SurrogateCheck]) -> str:
+    """Format one row per learning rate.
 
-    >>> from pacdp.paper.theory.guess import guesses
-    >>> few = guesses(rates=[1.0], budgets=[0.1, 10], bounds=[0.1, 1, 10], seeds=2, rounds=3)
-    >>> len(guess_table(few).splitlines())
+    >>> from pacdp.paper.theory.surrogate_check import check_surrogate
+    >>> checks = check_surrogate(
+    ...     rates=[1.0], budgets=[0.1, 10], bounds=[0.1, 1, 10], seeds=2, rounds=3
+    ... )
+    >>> len(format_surrogate(checks).splitlines())
     3
     """
-    return _table(
-        (
-            *("learning rate", "C* of the grid", "κ = 1/K", "off by a factor"),
-            *("accuracy lost, mean", "κ = 1", "off by a factor", "accuracy lost, mean"),
-        ),
-        [
-            (
-                *(f"{one.learning_rate:g}", _range(one.found)),
-                *(
-                    cell
-                    for guess in (one.guessed, one.paper)
-                    for cell in (
-                        _range(guess),
-                        f"{np.exp(one.off(guess)):.1f}",
-                        f"{100 * one.lost(guess).mean():.1f} points",
-                    )
-                ),
-            )
-            for one in found
-        ],
-    )
+    head = ["learning rate", "C* of the grid"]
+    for kappa in checks[0].predicted:
+        head += [f"κ = {kappa}", "off by a factor", "accuracy lost, mean"]
+    rows = []
+    for check in checks:
+        row = [f"{check.learning_rate:g}", _format_range(check.selected)]
+        for predicted in check.predicted.values():
+            lost = 100 * check.lost_score(predicted)
+            row += [_format_range(predicted), f"{check.error_factor(predicted):.1f}"]
+            row.append(f"{lost:.1f} points")
+        rows.append(row)
+    return _format_table(head, rows)
 
 
-def _range(bounds: FloatArray) -> str:
-    return f"{bounds[0]:.2g} to {bounds[-1]:.2g}"
+def _format_range(values: FloatArray) -> str:
+    return f"{values[0]:.2g} to {values[-1]:.2g}"
 
 
-def _slope(value: float) -> str:
-    return f"{value:g}"
-
-
-def _with_error(slope: Slope) -> str:
+def _format_slope(slope: Slope) -> str:
     return f"{slope.value:.2f} ± {slope.error:.3f}"
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _format_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)

@@ -1,4 +1,4 @@
-"""How an error grows with a setting: slopes in log-log, and what they say of a stated rate."""
+"""Slopes of an error over a setting in log-log, and what they say about a stated rate."""
 
 from dataclasses import dataclass
 
@@ -8,33 +8,32 @@ from numpy.typing import ArrayLike
 from pacdp.errors import InputError
 from pacdp.validation import FloatArray, positive
 
-# Draws of the bootstrap over repeats.
-_DRAWS = 200
-# A measured slope this near to a stated one, beside three standard errors, is the stated one: no
-# rate is exact over a finite range.
+_BOOTSTRAP_DRAWS = 200
+# Slopes this close count as equal, beside three standard errors: no rate is exact over a finite
+# range.
 TOLERANCE = 0.15
 
 
 @dataclass(frozen=True)
 class Slope:
-    """error ~ x^value."""
+    """A fitted power law: error ~ x^value."""
 
     value: float
     error: float
-    """Standard error, from drawing repeats again."""
+    """Standard error, from the bootstrap over repeats."""
     constant: float
     """ln of the error at x = 1."""
 
-    def at(self, x: ArrayLike) -> FloatArray:
-        """The fitted line."""
+    def predict(self, x: ArrayLike) -> FloatArray:
+        """Return the fitted errors at x."""
         return np.asarray(np.exp(self.constant) * np.asarray(x, float) ** self.value)
 
 
-def measure(x: ArrayLike, errors: ArrayLike) -> Slope:
-    """The slope of mean errors (cells, repeats) over x (cells), all in logarithms.
+def fit_slope(x: ArrayLike, errors: ArrayLike) -> Slope:
+    """Fit the slope of mean errors (cells, repeats) over x (cells), all in logarithms.
 
-    >>> found = measure([1, 2, 4], [[3.0, 3.1], [12.0, 12.2], [48.0, 49.0]])
-    >>> round(found.value, 1), found.error < 0.1
+    >>> slope = fit_slope([1, 2, 4], [[3.0, 3.1], [12.0, 12.2], [48.0, 49.0]])
+    >>> round(slope.value, 1), slope.error < 0.1
     (2.0, True)
     """
     logs, table = np.log(positive("x", x)), np.asarray(errors, float)
@@ -47,25 +46,25 @@ def measure(x: ArrayLike, errors: ArrayLike) -> Slope:
         raise InputError(f"errors: have a mean of {mean.min():.3g}, must be > 0 in every cell")
     slope, constant = np.polyfit(logs, np.log(mean), 1)
     random = np.random.default_rng(0)
-    picked = random.integers(table.shape[1], size=(_DRAWS, table.shape[1]))
-    drawn = table[:, picked].mean(-1)
-    # A draw whose mean is not positive has no logarithm; where there are many, the rest would lie.
-    usable = np.all(drawn > 0, axis=0)
+    columns = random.integers(table.shape[1], size=(_BOOTSTRAP_DRAWS, table.shape[1]))
+    resampled = table[:, columns].mean(-1)
+    # A mean that is not positive has no logarithm. With many of them, the others would be biased.
+    usable = np.all(resampled > 0, axis=0)
     if usable.mean() < 0.9:
         return Slope(float(slope), float("inf"), float(constant))
-    again = np.polyfit(logs, np.log(drawn[:, usable]), 1)[0]
-    return Slope(float(slope), float(again.std(ddof=1)), float(constant))
+    slopes = np.polyfit(logs, np.log(resampled[:, usable]), 1)[0]
+    return Slope(float(slope), float(slopes.std(ddof=1)), float(constant))
 
 
-def verdict(found: Slope, stated: float) -> str:
-    """Whether an error that grows as found is within O(x^stated), as x grows.
+def assess_slope(slope: Slope, stated: float) -> str:
+    """Say whether an error with this slope is within O(x^stated), as x grows.
 
-    A steeper fall than stated leaves a bound true but loose; a steeper rise breaks it.
+    A steeper decrease than stated leaves the bound true but loose; a steeper increase breaks it.
 
-    >>> verdict(Slope(2.0, 0.01, 0.0), 1.0), verdict(Slope(-1.0, 0.01, 0.0), -0.5)
+    >>> assess_slope(Slope(2.0, 0.01, 0.0), 1.0), assess_slope(Slope(-1.0, 0.01, 0.0), -0.5)
     ('no', 'loose')
     """
-    room = TOLERANCE + 3 * found.error
-    if found.value > stated + room:
+    margin = TOLERANCE + 3 * slope.error
+    if slope.value > stated + margin:
         return "no"
-    return "yes" if found.value >= stated - room else "loose"
+    return "yes" if slope.value >= stated - margin else "loose"

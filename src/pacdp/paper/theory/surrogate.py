@@ -1,14 +1,14 @@
-"""The bias–variance view of a clipping bound, with the dimension that the paper's rates drop.
+"""The bias–variance trade-off of a clipping bound, with the dimension that the paper's rates omit.
 
     J(C; ε) = h(C) + κ·d·(z(ε)·C/B)²
 
-h is the squared length of what clipping takes away from the mean gradient. Its exact value,
-‖E[g − clip(g, C)]‖², needs whole gradients and can rise with C where examples cancel. By the
-triangle inequality it is at most (E(‖g‖ − C)₊)², and that is the h here: it needs norms alone, and
-it is convex and never rises. J is then strictly convex, so that it has one minimiser, and the
-minimiser never falls as ε grows. The paper asks for just that of h.
+h is the squared length of what clipping removes from the mean gradient. Its exact value,
+‖E[g − clip(g, C)]‖², needs whole gradients and can increase with C where examples cancel. By the
+triangle inequality it is at most (E(‖g‖ − C)₊)², which is the h used here: it needs only norms, is
+convex and never increases. J is then strictly convex, has one minimiser, and the minimiser never
+decreases as ε grows. This is what the paper requires of h.
 
-The noise has d coordinates, each with variance (z·C/B)². κ says how much noise counts against bias.
+The noise has d coordinates of variance (z·C/B)². κ weighs noise against bias.
 """
 
 from dataclasses import dataclass
@@ -20,14 +20,14 @@ from scipy.optimize import elementwise
 from pacdp.errors import InputError
 from pacdp.federation import Workbench
 from pacdp.federation.weights import client_weights
-from pacdp.models import parameter_count
+from pacdp.models import count_parameters
 from pacdp.offline import Setting
 from pacdp.validation import FloatArray, count, not_negative, positive
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Surrogate:
-    """J(C; ε) of gradients with these norms.
+    """J(C; ε) for gradients with given norms.
 
     >>> surrogate = Surrogate(norms=[0.5, 1.0, 2.0], dimension=10, divisor=50)
     >>> round(float(surrogate(1.0, noise_multiplier=5.0)), 4)
@@ -39,9 +39,9 @@ class Surrogate:
     norms: ArrayLike
     """‖g_i‖ of each example."""
     dimension: int
-    """d: how many numbers noise is added to."""
+    """d: number of coordinates that noise is added to."""
     divisor: float
-    """B: by what a noised sum is divided."""
+    """B: divisor of a noised sum."""
     kappa: float = 1.0
 
     def __post_init__(self) -> None:
@@ -54,11 +54,11 @@ class Surrogate:
         positive("kappa", self.kappa)
 
     def __call__(self, bounds: ArrayLike, *, noise_multiplier: ArrayLike) -> FloatArray:
-        """J, with bounds and noise multipliers broadcast against each other."""
+        """Return J, with bounds and noise multipliers broadcast against each other."""
         return np.asarray(self.bias(bounds) + self.noise(bounds, noise_multiplier=noise_multiplier))
 
     def bias(self, bounds: ArrayLike) -> FloatArray:
-        """h(C) = (E(‖g‖ − C)₊)².
+        """Return h(C) = (E(‖g‖ − C)₊)².
 
         >>> surrogate = Surrogate(norms=[1.0, 3.0], dimension=1, divisor=1)
         >>> surrogate.bias([1.0, 2.0, 3.0])
@@ -67,7 +67,7 @@ class Surrogate:
         return self._excess(not_negative("bounds", bounds))[0] ** 2
 
     def noise(self, bounds: ArrayLike, *, noise_multiplier: ArrayLike) -> FloatArray:
-        """κ·d·(z·C/B)².
+        """Return κ·d·(z·C/B)².
 
         >>> surrogate = Surrogate(norms=[1.0], dimension=8, divisor=10)
         >>> float(surrogate.noise(0.5, noise_multiplier=10.0))
@@ -77,11 +77,10 @@ class Surrogate:
         return np.asarray(self.kappa * self.dimension * (scale * np.asarray(bounds, float)) ** 2)
 
     def minimiser(self, noise_multiplier: ArrayLike) -> FloatArray:
-        """C* for each noise multiplier.
+        """Return C* for each noise multiplier.
 
-        J is convex and its slope rises through zero just once, though it may jump there: h has a
-        kink at each norm. The unknown is a logarithm, so that small bounds are as exact as large
-        ones.
+        The slope of J increases and has one sign change, possibly at a jump: h has a kink at each
+        norm. The root is searched in ln C, so that small bounds are as accurate as large ones.
         """
         z = positive("noise_multiplier", noise_multiplier)
         weight = self.kappa * self.dimension * (z / self.divisor) ** 2
@@ -92,17 +91,16 @@ class Surrogate:
             return np.asarray(weight * bound - excess * tail)
 
         norms = np.asarray(self.norms)
-        # Below the smallest norm the tail is whole, and the excess at least E‖g‖ − C: there the
-        # slope is negative up to this bound. Above all norms it is positive.
+        # Below the smallest norm every gradient is clipped and the excess is at least E‖g‖ − C, so
+        # the slope is negative up to this bound. Above all norms it is positive.
         share = float(np.mean(norms > 0))
         low = np.minimum(norms[norms > 0][0], norms.mean() * share / (weight + share)) / 2
-        found = elementwise.find_root(
-            slope, (np.log(low), np.full_like(low, np.log(norms[-1]) + 1e-9)), args=(weight,)
-        )
-        return np.asarray(np.exp(found.x))[()]
+        high = np.full_like(low, np.log(norms[-1]) + 1e-9)
+        root = elementwise.find_root(slope, (np.log(low), high), args=(weight,))
+        return np.asarray(np.exp(root.x))[()]
 
     def _excess(self, bounds: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """E(‖g‖ − C)₊ and P(‖g‖ > C)."""
+        """Return E(‖g‖ − C)₊ and P(‖g‖ > C)."""
         norms = np.asarray(self.norms)
         sums = np.append(np.cumsum(norms[::-1])[::-1], 0.0)
         first = np.searchsorted(norms, bounds, side="right")
@@ -111,53 +109,45 @@ class Surrogate:
         return np.asarray(excess), np.asarray(above / len(norms))
 
 
-def exact_bias(gradients: ArrayLike, bounds: ArrayLike) -> FloatArray:
-    """‖mean of (g − clip(g, C))‖² of whole gradients (examples, d): what h is an upper bound of.
+def compute_clipping_bias(gradients: ArrayLike, bounds: ArrayLike) -> FloatArray:
+    """Compute ‖mean of (g − clip(g, C))‖² of gradients (examples, d), the value that h bounds.
 
-    >>> exact_bias([[3.0, 0.0], [-1.0, 0.0]], [1.0, 2.0, 3.0])
+    >>> compute_clipping_bias([[3.0, 0.0], [-1.0, 0.0]], [1.0, 2.0, 3.0])
     array([1.  , 0.25, 0.  ])
     """
     table = np.asarray(gradients, float)
     if table.ndim != 2 or not np.isfinite(table).all():
         raise InputError(f"gradients: have shape {table.shape}, must be finite (examples, d)")
     norms = np.maximum(np.linalg.norm(table, axis=1), 1e-300)
-    lost = np.maximum(1 - positive("bounds", bounds)[..., None] / norms, 0)
-    return np.asarray(((lost @ table / len(table)) ** 2).sum(-1))
+    removed = np.maximum(1 - positive("bounds", bounds)[..., None] / norms, 0)
+    return np.asarray(((removed @ table / len(table)) ** 2).sum(-1))
 
 
-def proxy_norms(setting: Setting, *, seed: int = 0) -> FloatArray:
-    """Norms of the proxy's gradients at the model's first weights. Nothing here is private.
+def compute_proxy_norms(setting: Setting, *, seed: int = 0) -> FloatArray:
+    """Compute the norms of the proxy's gradients at the initial weights; all of it is public.
 
-    >>> from pacdp.data import proxy_for
-    >>> from pacdp.federation import Recipe, Training
-    >>> setting = Setting(
-    ...     proxy=proxy_for("heart", "synthetic"), sizes={"a": 100},
-    ...     recipe=Recipe(training=Training(rounds=5, local_steps=1)),
-    ... )
-    >>> len(proxy_norms(setting)) == len(setting.proxy.data.train)
+    >>> from pacdp.paper.theory.surrogate_check import make_heart_setting
+    >>> setting = make_heart_setting(0.1)
+    >>> len(compute_proxy_norms(setting)) == len(setting.proxy.data.train)
     True
     """
-    bench = Workbench(setting.plan(1.0, 1.0, seed))
-    norms = bench.gradient.norms(*setting.proxy.data.train.tensors(setting.proxy.data.task))
+    data = setting.proxy.data
+    gradient = Workbench(setting.plan(1.0, 1.0, seed)).gradient
+    norms = gradient.norms(*data.train.tensors(data.task))
     return np.asarray(norms.detach().double().numpy())
 
 
-def surrogate_bounds(
+def predict_thresholds(
     setting: Setting, budgets: ArrayLike, *, kappa: float | None = None, seed: int = 0
 ) -> FloatArray:
-    """A guess of C* for each budget, without any training.
+    """Predict C* for each budget without any training.
 
     Clients differ in noise and size, so z/B is that of their weighted mean: the root of
-    Σ p_i²·(z_i/B_i)². Without a ``kappa`` it is one over the number of steps: over K steps a bias
-    that stays the same adds up to K times itself, and independent noise only to √K times.
+    Σ p_i²·(z_i/B_i)². By default κ is one over the number of steps: over K steps a constant bias
+    adds up to K times itself, but independent noise only to √K times.
 
-    >>> from pacdp.data import proxy_for
-    >>> from pacdp.federation import Recipe, Training
-    >>> setting = Setting(
-    ...     proxy=proxy_for("heart", "synthetic"), sizes={"a": 300, "b": 100},
-    ...     recipe=Recipe(training=Training(rounds=20, local_steps=1)),
-    ... )
-    >>> low, high = surrogate_bounds(setting, [0.05, 5.0])
+    >>> from pacdp.paper.theory.surrogate_check import make_heart_setting
+    >>> low, high = predict_thresholds(make_heart_setting(0.1), [0.05, 5.0])
     >>> bool(low < high)
     True
     """
@@ -165,17 +155,15 @@ def surrogate_bounds(
     plans = [setting.plan(float(epsilon), 1.0, seed) for epsilon in epsilons.ravel()]
     noises = []
     for plan in plans:
-        answered = plan.participants(0)
-        weights = np.asarray(client_weights(plan, answered, round=0), float)
-        relative = [
-            (plan.clients[client].noise_multiplier or 0.0) / plan.clients[client].divisor
-            for client in answered
-        ]
+        participants = plan.participants(0)
+        weights = np.asarray(client_weights(plan, participants, round=0), float)
+        clients = [plan.clients[client] for client in participants]
+        relative = [(client.noise_multiplier or 0.0) / client.divisor for client in clients]
         noises.append(float(np.linalg.norm(weights * np.array(relative))))
     steps = plans[0].rounds * max(client.steps for client in plans[0].clients)
     surrogate = Surrogate(
-        norms=proxy_norms(setting, seed=seed),
-        dimension=parameter_count(Workbench(plans[0]).model),
+        norms=compute_proxy_norms(setting, seed=seed),
+        dimension=count_parameters(Workbench(plans[0]).model),
         divisor=1.0,
         kappa=1 / steps if kappa is None else kappa,
     )

@@ -1,42 +1,42 @@
-"""What generated images look like, as a picture: three kinds, and not one record in them."""
+"""Figures of generated images."""
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from pacdp.data import load
-from pacdp.data.strokes import scribbles
-from pacdp.features.synthetic import Images, dead_leaves
+from pacdp.data import load_dataset
+from pacdp.data.strokes import draw_scribbles
+from pacdp.features.synthetic import Images, draw_dead_leaves
 
 _ROWS, _COLUMNS, _GAP = 2, 16, 2
 
 
-def figure(*, seed: int = 0) -> Figure:
-    """A contact sheet: scribbles, dead leaves, and strokes that are digits.
+def draw_generated_images(*, seed: int = 0) -> Figure:
+    """Draw examples of scribbles, dead leaves and generated digits.
 
-    >>> [panel.get_title(loc="left")[:11] for panel in figure().axes]
-    ['Scribbles: ', 'Dead leaves', 'Strokes: di']
+    >>> [panel.get_title(loc="left")[:11] for panel in draw_generated_images().axes]
+    ['Scribbles: ', 'Dead leaves', 'Strokes: ge']
     """
     number = _ROWS * _COLUMNS
-    digits = load("strokes", records=5 * number, seed=seed).train
+    digits = load_dataset("strokes", records=5 * number, seed=seed).train
     kinds = {
-        "Scribbles: what grey maps learn from without public records": scribbles(number, seed),
-        "Dead leaves: what colour maps learn from without public records": dead_leaves(
+        "Scribbles: for learning grey features without public records": draw_scribbles(
+            number, seed
+        ),
+        "Dead leaves: for learning colour features without public records": draw_dead_leaves(
             number, (32, 32), seed=seed
         ),
-        "Strokes: digits that nobody wrote, in the public pool of handwriting": digits.features[
-            :number
-        ],
+        "Strokes: generated digits, part of the public data handwriting": digits.features[:number],
     }
-    picture = Figure(figsize=(8, 4.2), layout="constrained")
-    for panel, (title, images) in zip(picture.subplots(3, 1), kinds.items(), strict=True):
-        panel.imshow(_sheet(images), interpolation="nearest")
+    figure = Figure(figsize=(8, 4.2), layout="constrained")
+    for panel, (title, images) in zip(figure.subplots(3, 1), kinds.items(), strict=True):
+        panel.imshow(_tile(images), interpolation="nearest")
         panel.set_title(title, loc="left", fontsize="medium")
         panel.set_axis_off()
-    return picture
+    return figure
 
 
-def _sheet(images: Images) -> Images:
-    """Images side by side on white."""
+def _tile(images: Images) -> Images:
+    """Arrange images in a grid on white."""
     _, channels, high, wide = images.shape
     coloured = np.broadcast_to(images, (len(images), 3, high, wide)) if channels == 1 else images
     cells = np.pad(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from pacdp.curve import Curve, CurveEvidence
+from pacdp.curve import Curve
 from pacdp.experiments import RunResult
 from pacdp.federation import Plan
 from pacdp.formatting import counted, number, score
@@ -108,8 +108,8 @@ def curve_picture(curve: Curve, *, terms: str) -> Picture:
     >>> curve_picture(curve, terms="δ = 1e-05, zero-out").numbers.rows[0]
     ('0.01', '0.158')
     """
-    if curve.evidence is not None and curve.evidence.choices:
-        return _with_grid(curve, curve.evidence)
+    if curve.evidence.choices:
+        return _with_grid(curve)
     sketch = Sketch(height=3.2)
     axes = sketch.axes[0]
     epsilons = [float(one) for one in np.geomspace(*curve.domain, 25)]
@@ -130,8 +130,9 @@ def curve_picture(curve: Curve, *, terms: str) -> Picture:
     )
 
 
-def _with_grid(curve: Curve, evidence: CurveEvidence) -> Picture:
+def _with_grid(curve: Curve) -> Picture:
     """The picture that ``pacdp curve plot`` draws, with the words that a page needs."""
+    evidence = curve.evidence
     said = f"δ = {evidence.plan['delta']:g}, {evidence.plan['adjacency']}"
     drawn = draw_curve(curve)
     _say_terms(drawn, said)

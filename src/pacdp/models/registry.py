@@ -1,4 +1,4 @@
-"""A model by its name, with weights from a seed."""
+"""Models by name, with weights from a seed."""
 
 import inspect
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from torch import nn
 
 from pacdp.errors import InputError
 from pacdp.models import plain, resnet
-from pacdp.validation import meant
+from pacdp.validation import meant, refuse_unknown
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "logistic": plain.logistic,
@@ -21,15 +21,15 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 }
 
 
-def build(
+def build_model(
     name: str, *, shape: tuple[int, ...], outputs: int, seed: int = 0, **settings: Any
 ) -> nn.Module:
-    """The model ``name`` for records of ``shape``; the same seed gives the same weights.
+    """Build a model for records of a shape; the same seed gives the same weights.
 
-    ``outputs`` is one for each class, or 1 for regression. The weights are drawn apart from torch's
-    own random state, which is left as it was.
+    ``outputs`` is the number of classes, or 1 for regression. The weights do not depend on torch's
+    global random state, which is not changed.
 
-    >>> first, second = (build("mlp", shape=(13,), outputs=2, seed=1) for _ in range(2))
+    >>> first, second = (build_model("mlp", shape=(13,), outputs=2, seed=1) for _ in range(2))
     >>> all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters()))
     True
     """
@@ -42,26 +42,19 @@ def build(
         )
     if outputs < 1:
         raise InputError(f"model {name}: outputs = {outputs}: must be at least 1")
-    make = MODELS[name]
-    allowed = [
-        p.name for p in inspect.signature(make).parameters.values() if p.kind is p.KEYWORD_ONLY
-    ]
-    unknown = [setting for setting in settings if setting not in allowed]
-    if unknown:
-        raise InputError(
-            f"model {name}: has no setting {unknown[0]}; {meant(unknown[0], allowed)}there are "
-            f"{', '.join(allowed) or 'none'}"
-        )
+    parameters = inspect.signature(MODELS[name]).parameters.values()
+    allowed = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+    refuse_unknown(f"model {name}", settings, allowed)
     with torch.random.fork_rng(devices=[]):
-        # Not torch.manual_seed, whose first call loads torch's compiler, for a second or two.
+        # torch.manual_seed would load torch's compiler on its first call, which takes seconds.
         torch.default_generator.manual_seed(seed)
-        return make(shape, outputs, **settings)
+        return MODELS[name](shape, outputs, **settings)
 
 
-def parameter_count(model: nn.Module) -> int:
-    """The number of trained parameters, d.
+def count_parameters(model: nn.Module) -> int:
+    """Count the trainable parameters.
 
-    >>> parameter_count(nn.Linear(13, 2))
+    >>> count_parameters(nn.Linear(13, 2))
     28
     """
     return sum(p.numel() for p in model.parameters() if p.requires_grad)

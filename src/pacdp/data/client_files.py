@@ -1,0 +1,195 @@
+"""A client's records in a CSV or .npz file of the user.
+
+The records are private. An error names the file, line and column and what is allowed; it never
+shows the content of a cell, or an error of another library that could quote it.
+"""
+
+import csv
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pacdp.data.records import (
+    Array,
+    digest_rows,
+    require_finite,
+)
+from pacdp.data.storage import refuse_damaged
+from pacdp.errors import DataError
+from pacdp.tasks import Regression
+from pacdp.validation import meant, require_column
+
+# Units are named by text or whole numbers.
+UNIT_KINDS, UNIT_NAMES = "iuUS", "a name or a whole number for each record"
+Ranges = Mapping[str, tuple[float, float]]
+# Features and labels are converted to float32 for training.
+LARGEST_NUMBER = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True, eq=False)
+class ClientFile:
+    """The content of a client's file."""
+
+    path: Path
+    features: Array
+    labels: Array
+    units: Array | None
+    """The name of each record's unit."""
+    columns: tuple[str, ...] | None
+    """The names of the features, for a CSV file."""
+    keys: Array
+    """Digests of the values in the file, before scaling."""
+    lines: Sequence[int] | None = None
+    """The line of each record, for a CSV file."""
+
+    @property
+    def client(self) -> str:
+        """The name of the client."""
+        return self.path.stem
+
+    def unit_names(self) -> Array:
+        """Return a name for each record's unit that no other client's unit has."""
+        names = () if self.units is None else self.units
+        return np.array([f"{self.client}/{name}" for name in names], str)
+
+
+def read_csv(path: Path, ranges: Ranges, unit: str, like: tuple[str, ...] | None) -> ClientFile:
+    """Read a CSV file; ``like`` are the columns of the other files, which must be the same."""
+    table, lines = _read_table(path)
+    unit_column = "unit" if "unit" in table else unit
+    names = tuple(name for name in table if name not in ("label", unit_column))
+    if not names:
+        raise DataError(f"{path}: has no features, must have a column beside label and unit")
+    if like is not None and set(names) != set(like):
+        odd = sorted(set(names) ^ set(like))[0]
+        has = "has a column" if odd in names else "lacks the column"
+        raise DataError(f"{path}: {has} {odd}, unlike the other files; columns must be the same")
+    names = like or names
+    stray = [name for name in ranges if name not in names]
+    if stray:
+        near = meant(stray[0], names)
+        raise DataError(f"ranges.toml: {stray[0]} is no column of {path}; {near}must be one")
+    values = [_parse_numbers(path, name, table[name], lines) for name in names]
+    units = [name.strip() for name in table[unit_column]] if unit_column in table else None
+    if units is not None and "" in units:
+        raise DataError(
+            f"{path}, line {lines[units.index('')]}: {unit_column} is empty, "
+            "must name whom it belongs to"
+        )
+    scaled = [_scale(column, ranges.get(n)) for n, column in zip(names, values, strict=True)]
+    return ClientFile(
+        path=path,
+        features=np.stack(scaled, axis=1).astype(np.float32),
+        labels=_parse_numbers(path, "label", table["label"], lines),
+        units=None if units is None else np.array(units),
+        columns=names,
+        keys=digest_rows(np.stack(values, axis=1)),
+        lines=lines,
+    )
+
+
+def _read_table(path: Path) -> tuple[dict[str, list[str]], list[int]]:
+    """Return the cells of each column of a CSV file, and the line at which each row ends."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as stream:
+            reader = csv.reader(stream)
+            numbered = [(reader.line_num, row) for row in reader if row]
+    except UnicodeDecodeError:
+        raise DataError(f"{path}: is not UTF-8, must be saved as UTF-8") from None
+    except csv.Error:
+        raise DataError(
+            f"{path}, line {reader.line_num}: is not CSV, must have cells separated by commas"
+        ) from None
+    if not numbered:
+        raise DataError(f"{path}: is empty, must have a header and a line for each record")
+    header, rows = [name.strip() for name in numbered[0][1]], numbered[1:]
+    # Without that column the first line may be a record instead of a header, and is not shown.
+    if "label" not in header:
+        why = "; cells must be separated by commas" if ";" in header[0] else ""
+        raise DataError(
+            f"{path}: has no column label; its first line must be a header with label{why}"
+        )
+    repeated = next((name for name in header if header.count(name) > 1), None)
+    if repeated is not None:
+        raise DataError(f"{path}: has two columns {repeated}, must have one")
+    for line, row in rows:
+        if len(row) != len(header):
+            raise DataError(
+                f"{path}, line {line}: must have {len(header)} cells, as many as the header"
+            )
+    table = {name: [row[place] for _, row in rows] for place, name in enumerate(header)}
+    return table, [line for line, _ in rows]
+
+
+def _parse_numbers(path: Path, column: str, cells: Sequence[str], lines: Sequence[int]) -> Array:
+    values = np.empty(len(cells))
+    for number, (line, cell) in enumerate(zip(lines, cells, strict=True)):
+        try:
+            # Python reads 1_0 as ten.
+            values[number] = float("no" if "_" in cell else cell)
+            if not abs(values[number]) <= LARGEST_NUMBER:
+                raise ValueError
+        except ValueError:
+            hint = "" if column == "label" else " (names go in a column unit)"
+            raise DataError(
+                f"{path}, line {line}: {column} must be a number within ±{LARGEST_NUMBER:.3g}{hint}"
+            ) from None
+    return values
+
+
+def _scale(values: Array, limits: tuple[float, float] | None) -> Array:
+    if limits is None:
+        return values
+    low, high = limits
+    return np.clip(2 * (values - low) / (high - low) - 1, -1, 1)
+
+
+def read_npz(path: Path) -> ClientFile:
+    """Read an .npz file with the arrays ``features``, ``labels`` and optionally ``units``."""
+    with (
+        refuse_damaged(f"{path}: is no .npz file of plain arrays", PermissionError),
+        # NumPy does not close a file that it cannot read.
+        path.open("rb") as stream,
+        np.load(stream, allow_pickle=False) as arrays,
+    ):
+        names = set(arrays.files)
+        if not {"features", "labels"} <= names:
+            raise DataError(
+                f"{path}: holds {', '.join(sorted(names))}; must hold features and labels"
+            )
+        features, labels = arrays["features"], arrays["labels"]
+        units = arrays["units"] if "units" in names else None
+    if units is not None:
+        require_column(f"{path}: units", units, UNIT_KINDS, UNIT_NAMES, DataError)
+    for name, values in (("labels", labels), ("units", units)):
+        if values is not None and values.shape != features.shape[:1]:
+            raise DataError(f"{path}: {name} have shape {values.shape}, must be one a record")
+    require_finite(str(path), features)
+    Regression().require_labels(str(path), labels)
+    unit_names = None if units is None else units.astype(str)
+    return ClientFile(path, features, labels, unit_names, None, digest_rows(features))
+
+
+def read_ranges(path: Path) -> Ranges:
+    """Read the published ranges of columns; none if there is no such file."""
+    if not path.exists():
+        return {}
+    try:
+        values = tomllib.loads(path.read_text())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: is no TOML file ({error})") from error
+    ranges = {}
+    for name, limits in values.items():
+        try:
+            if any(type(limit) not in (int, float) for limit in limits):
+                raise TypeError
+            low, high = map(float, limits)
+            if not -np.inf < low < high < np.inf:
+                raise ValueError
+        except (TypeError, ValueError, OverflowError):
+            raise DataError(f"{path}: {name}: must be [low, high] with low < high") from None
+        ranges[name] = (low, high)
+    return ranges
