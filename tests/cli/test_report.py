@@ -44,7 +44,7 @@ def test_a_curve_in_the_folder_is_shown(folders, tmp_path, request):
     kept.write_bytes((request.config.rootpath / "docs/curves/heart.json").read_bytes())
     run("report", folders[1], "--out", tmp_path / "a.html")
     kept.unlink()
-    assert "The matrix P" in (tmp_path / "a.html").read_text()
+    assert "score matrix P" in (tmp_path / "a.html").read_text()
 
 
 def test_what_cannot_be_compared_is_refused(folders, tmp_path):
@@ -52,7 +52,7 @@ def test_what_cannot_be_compared_is_refused(folders, tmp_path):
     run("run", "heart-personalised", "--profile", "smoke", "--out", other)
     out = tmp_path / "page.html"
     assert "of another experiment" in refused("report", folders[0], other, "--out", out)
-    assert "comes twice" in refused("report", folders[0], folders[0], "--out", out)
+    assert "is given twice" in refused("report", folders[0], folders[0], "--out", out)
     assert not out.exists()
     out.write_text("mine")
     assert "exists already" in refused("report", folders[0], "--out", out)

@@ -8,7 +8,7 @@ import pytest
 import pacdp.data
 from pacdp.cli.inference import evaluate_command, predict_command, seen
 from pacdp.errors import InputError
-from pacdp.experiments import Run
+from pacdp.experiments import RunResult
 
 from .command import as_json, refused, run
 
@@ -79,11 +79,11 @@ def test_a_run_keeps_what_was_chosen_and_goes_on(plans, tmp_path):
     path, out = plans[0] / "pac-dp.json", tmp_path / "run"
     arguments = ("run", "heart", "--profile", "smoke", "--plan", path, "--out", out)
     assert "tuned on synthetic-for-heart" in run(*arguments).stdout
-    tuning = Run.load(out).plan.tuning
+    tuning = RunResult.load(out).plan.tuning
     content = json.loads(path.read_text())
     file_only = ("arithmetic", "changes")
     assert tuning == {key: value for key, value in content.items() if key not in file_only}
-    assert Run.load(out).plan.rounds == content["chosen"]["rounds"]
+    assert RunResult.load(out).plan.rounds == content["chosen"]["rounds"]
     assert f"--plan {path}" in (out / "report.html").read_text()
     before = json.loads((out / "result.json").read_text())
     (out / "result.json").unlink()
@@ -134,7 +134,7 @@ def test_a_run_with_a_representation_answers_to_records(tmp_path, monkeypatch, c
     )
     assert right / len(rows) == pytest.approx(said["accuracy"])
     # Sixteen directions of other images are sixteen numbers, too.
-    plan = Run.load(out).plan
+    plan = RunResult.load(out).plan
     assert plan.provenance["shape"] == "(1, 28, 28)"
     other = plan.model_copy(update={"provenance": {**plan.provenance, "shape": "(1, 32, 32)"}})
     with pytest.raises(InputError, match=r"shape is \(1, 28, 28\), must be \(1, 32, 32\)"):

@@ -4,6 +4,7 @@ from functools import cache
 
 from pacdp.experiments import RunResult, prepare, read_experiment
 from pacdp.experiments.execute import execute
+from pacdp.report import Comparison
 
 
 @cache
@@ -13,8 +14,10 @@ def run_result(method="pac-dp", seed=0, changes=()):
     return RunResult.of(prepared, execute(prepared))
 
 
-def arms(*methods, seeds=2):
-    return {method: [run_result(method, seed) for seed in range(seeds)] for method in methods}
+def compared(*methods, seeds=2):
+    return Comparison(
+        {method: [run_result(method, seed) for seed in range(seeds)] for method in methods}
+    )
 
 
 def renamed(one, name):

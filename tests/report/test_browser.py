@@ -6,10 +6,10 @@ import shutil
 
 import pytest
 
-from pacdp.report import page
+from pacdp.report import render_page
 from pacdp.storage import write_whole
 
-from .runs import arms
+from .runs import compared
 
 pytest.importorskip("selenium", reason="Chromium cannot be driven: selenium is not installed")
 from selenium.webdriver import ActionChains, Chrome, ChromeOptions
@@ -45,7 +45,10 @@ def browser(tmp_path_factory):
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "report.html"
-    write_whole(path, page("Heart", arms(*METHODS), commands=["pacdp compare heart-personalised"]))
+    write_whole(
+        path,
+        render_page("Heart", compared(*METHODS), commands=["pacdp compare heart-personalised"]),
+    )
     return path.as_uri()
 
 
@@ -85,7 +88,7 @@ def background(browser):
 
 
 def test_pointing_at_a_mark_shows_its_value(opened):
-    mean = [run.history[2].metrics["accuracy"] for run in arms(*METHODS)["fedavg"]]
+    mean = [run.history[2].metrics["accuracy"] for run in compared(*METHODS).groups["fedavg"]]
     point = opened.find_element(By.CSS_SELECTOR, "[data-tip^='fedavg, round 3']")
     in_view(opened, point)
     assert tip(opened) is None
@@ -204,7 +207,8 @@ def test_without_a_script_everything_is_there(opened, address):
 def test_a_script_in_a_name_does_not_run(browser, tmp_path):
     evil = "<img src=x onerror=\"document.title='broken'\"><script>document.title='broken'</script>"
     write_whole(
-        tmp_path / "evil.html", page(evil, {evil: arms("fixed", seeds=1)["fixed"]}, notes=[evil])
+        tmp_path / "evil.html",
+        render_page(evil, {evil: compared("fixed", seeds=1).groups["fixed"]}, notes=[evil]),
     )
     browser.get((tmp_path / "evil.html").as_uri())
     assert browser.title == evil

@@ -7,19 +7,24 @@ from xml.etree import ElementTree
 import pytest
 from matplotlib.colors import to_rgb
 
-from pacdp.report.figures.clients import client_accuracy, client_epsilon, signal_to_noise
-from pacdp.report.figures.comparison import (
-    accuracy_by_level,
-    accuracy_over_rounds,
-    by_epsilon,
-    final_by_method,
+from pacdp.report import Comparison
+from pacdp.report.figures.clients import (
+    plot_client_accuracy,
+    plot_client_epsilon,
+    plot_signal_to_noise,
 )
-from pacdp.report.figures.mechanism import thresholds
-from pacdp.report.figures.palette import LOOKS, looks_of
-from pacdp.report.figures.svg import svg
-from pacdp.report.tables import methods_table
+from pacdp.report.figures.comparison import (
+    plot_accuracy_by_budget,
+    plot_by_epsilon,
+    plot_final_scores,
+    plot_scores_by_round,
+)
+from pacdp.report.figures.mechanism import plot_clipping_and_noise
+from pacdp.report.figures.palette import STYLES
+from pacdp.report.figures.svg import render_svg
+from pacdp.report.tables import tabulate_methods
 
-from .runs import arms, run_result
+from .runs import compared, run_result
 
 TERMS = "δ = 1e-05, zero-out"
 
@@ -35,27 +40,27 @@ def drawn(picture):
 
 
 def test_the_line_is_the_mean_over_seeds():
-    made = arms("fixed")
-    picture = accuracy_over_rounds(made)
+    made = compared("fixed")
+    picture = plot_scores_by_round(made)
     (points,) = drawn(picture).values()
     for place, (number, height) in enumerate(points):
-        both = [run.history[place].metrics["accuracy"] for run in made["fixed"]]
+        both = [run.history[place].metrics["accuracy"] for run in made.groups["fixed"]]
         assert number == place + 1
         assert height == pytest.approx(100 * statistics.fmean(both))
-    said = picture.numbers.rows[-1][1]
+    said = picture.table.rows[-1][1]
     assert said == f"{100 * statistics.fmean(both):.1f} ± {100 * statistics.stdev(both):.1f} %"
 
 
 def test_every_seed_is_a_point():
-    made = arms("fixed", "fedavg")
-    groups = list(drawn(final_by_method(made)).values())
+    made = compared("fixed", "fedavg")
+    groups = list(drawn(plot_final_scores(made)).values())
     assert [len(points) for points in groups] == [2, 1, 2, 1]
-    assert [x for x, _ in groups[0]] == [100 * run.accuracy for run in made["fixed"]]
+    assert [x for x, _ in groups[0]] == [100 * run.accuracy for run in made.groups["fixed"]]
 
 
 def test_points_on_the_page_are_in_the_order_of_their_words():
-    picture = accuracy_over_rounds(arms("fixed", "fedavg"))
-    root = ElementTree.fromstring(svg(picture, prefix="a"))
+    picture = plot_scores_by_round(compared("fixed", "fedavg"))
+    root = ElementTree.fromstring(render_svg(picture, prefix="a"))
     points = [use for use in root.iter("use") if use.get("data-tip", "").startswith("fedavg")]
     assert [use.get("data-tip").split(":")[0] for use in points] == [
         f"fedavg, round {number}" for number in (1, 2, 3)
@@ -75,7 +80,9 @@ def test_points_on_the_page_are_in_the_order_of_their_words():
 def test_thresholds_are_those_of_the_method():
     one = run_result("pac-dp")
     left, right = {}, {}
-    for gid, points in drawn(thresholds([one])).items():
+    for gid, points in drawn(
+        plot_clipping_and_noise(Comparison({"pac-dp": [one]}), "pac-dp")
+    ).items():
         (left, right)[int(gid.split("-")[1]) % 2][gid] = points
     levels = sorted({task.epsilon for task in one.plan.clients})
     for level, bounds, noises in zip(levels, left.values(), right.values(), strict=True):
@@ -88,8 +95,9 @@ def test_thresholds_are_those_of_the_method():
 
 @pytest.mark.parametrize("method", ["aqc", "cgm-median"])
 def test_trackers_show_where_noised_counts_led(method):
-    runs = arms(method)[method]
-    first = next(iter(drawn(thresholds(runs)).values()))
+    made = compared(method)
+    runs = made.groups[method]
+    first = next(iter(drawn(plot_clipping_and_noise(made, method)).values()))
     found = [
         statistics.fmean(run.history[number].clipping_bound for run in runs) for number in range(3)
     ]
@@ -98,35 +106,31 @@ def test_trackers_show_where_noised_counts_led(method):
 
 
 def test_without_a_guarantee_there_is_nothing_to_show():
-    runs = arms("fedavg")
-    assert thresholds(runs["fedavg"]) is None
-    assert client_epsilon(runs["fedavg"][0]) is None
-    assert signal_to_noise(runs) is None
-    assert accuracy_by_level(runs) is None
-    assert client_accuracy(runs["fedavg"][0]) is not None
-    assert methods_table(runs).rows[0][3:5] == ("–", "–")
+    runs = compared("fedavg")
+    assert plot_clipping_and_noise(runs, "fedavg") is None
+    assert plot_client_epsilon(runs.groups["fedavg"][0]) is None
+    assert plot_signal_to_noise(runs) is None
+    assert plot_accuracy_by_budget(runs) is None
+    assert plot_client_accuracy(runs.groups["fedavg"][0]) is not None
+    assert tabulate_methods(runs).rows[0][3:5] == ("–", "–")
 
 
-def test_one_method_has_one_look_wherever_it_is_drawn():
-    made = arms("fixed", "fedavg", "pac-dp")
-    looks = looks_of(made)
-    assert len(set(looks.values())) == 3
-    assert looks_of(arms("pac-dp"))["pac-dp"] == looks["pac-dp"]
-    twice = {"one": made["fixed"], "two": made["fixed"]}
-    assert len(set(looks_of(twice).values())) == 2
-    many = {str(number): made["fixed"] for number in range(len(LOOKS) + 2)}
-    assert len(set(looks_of(many).values())) == len(many)
+def test_every_series_has_its_own_style():
+    made = compared("fixed", "fedavg", "pac-dp")
+    assert list(made.styles.values()) == list(STYLES[:3])
+    many = Comparison({str(number): made.groups["fixed"] for number in range(len(STYLES) + 2)})
+    assert len(set(many.styles.values())) == len(many.groups)
 
 
 def test_looks_differ_by_more_than_colour():
-    for kind in ("colour", "dark", "dash", "marker"):
-        assert len({getattr(look, kind) for look in LOOKS}) == len(LOOKS)
+    for kind in ("colour", "dark_colour", "dash", "marker"):
+        assert len({getattr(look, kind) for look in STYLES}) == len(STYLES)
 
 
-@pytest.mark.parametrize("look", LOOKS, ids=lambda look: look.marker)
+@pytest.mark.parametrize("look", STYLES, ids=lambda look: look.marker)
 def test_colours_are_seen_on_light_and_on_dark(look):
     assert _contrast(look.colour, "#fdfdfc") >= 3
-    assert _contrast(look.dark, "#14181c") >= 3
+    assert _contrast(look.dark_colour, "#14181c") >= 3
 
 
 def _contrast(one, other):
@@ -141,11 +145,15 @@ def _luminance(colour):
 
 
 def test_every_axis_has_a_name_and_every_epsilon_its_terms():
-    made = arms("pac-dp", "fixed")
+    made = compared("pac-dp", "fixed")
     pictures = [
-        *(accuracy_over_rounds(made), accuracy_by_level(made), signal_to_noise(made)),
-        *(client_epsilon(run_result()), client_accuracy(run_result()), thresholds(made["pac-dp"])),
-        by_epsilon({"fixed": {0.1: [0.5]}}, terms=TERMS),
+        *(plot_scores_by_round(made), plot_accuracy_by_budget(made), plot_signal_to_noise(made)),
+        *(
+            plot_client_epsilon(run_result()),
+            plot_client_accuracy(run_result()),
+            plot_clipping_and_noise(made, "pac-dp"),
+        ),
+        plot_by_epsilon({"fixed": {0.1: [0.5]}}, terms=TERMS),
     ]
     for picture in pictures:
         for axes in picture.figure.axes:
@@ -155,10 +163,10 @@ def test_every_axis_has_a_name_and_every_epsilon_its_terms():
 
 
 def test_a_figure_stays_as_it_was_when_it_is_put_into_a_page():
-    picture = accuracy_over_rounds(arms("fixed"))
-    first = svg(picture, prefix="a")
+    picture = plot_scores_by_round(compared("fixed"))
+    first = render_svg(picture, prefix="a")
     assert picture.figure.patch.get_visible()
-    assert svg(picture, prefix="a") == first
+    assert render_svg(picture, prefix="a") == first
     assert "#000000" not in first
     assert "currentColor" in first
 

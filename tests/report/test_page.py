@@ -8,14 +8,14 @@ import pytest
 
 from pacdp.curve import Curve
 from pacdp.errors import InputError
-from pacdp.report import arms_of, page
-from pacdp.report.figures.clients import client_epsilon
-from pacdp.report.figures.comparison import accuracy_over_rounds, by_epsilon
-from pacdp.report.figures.svg import svg
-from pacdp.report.tables import clients_table
+from pacdp.report import Comparison, render_page
+from pacdp.report.figures.clients import plot_client_epsilon
+from pacdp.report.figures.comparison import plot_by_epsilon, plot_scores_by_round
+from pacdp.report.figures.svg import render_svg
+from pacdp.report.tables import tabulate_clients
 from pacdp.storage import write_whole
 
-from .runs import arms, renamed, run_result
+from .runs import compared, renamed, run_result
 
 EVIL = "<script>alert(1)</script>"
 VERSIONS = {"pacdp": "1"}
@@ -42,7 +42,7 @@ class Document(HTMLParser):
 
 @pytest.fixture(scope="module")
 def html():
-    return page("Heart", arms("pac-dp", "aqc", "fedavg"), commands=["pacdp run heart"])
+    return render_page("Heart", compared("pac-dp", "aqc", "fedavg"), commands=["pacdp run heart"])
 
 
 @pytest.fixture(scope="module")
@@ -91,16 +91,16 @@ def test_every_figure_has_words_and_numbers(html):
 
 
 def test_the_same_results_give_the_same_bytes():
-    made = [page("Heart", arms("pac-dp", "fixed"), versions=VERSIONS) for _ in range(2)]
+    made = [render_page("Heart", compared("pac-dp", "fixed"), versions=VERSIONS) for _ in range(2)]
     assert made[0] == made[1]
-    assert page("Heart", arms("pac-dp"), versions={**VERSIONS, "time": "noon"}) == page(
-        "Heart", arms("pac-dp"), versions=VERSIONS
-    )
+    assert render_page(
+        "Heart", compared("pac-dp"), versions={**VERSIONS, "time": "noon"}
+    ) == render_page("Heart", compared("pac-dp"), versions=VERSIONS)
 
 
 def test_names_are_text_whatever_they_hold():
     held = renamed(run_result(), EVIL)
-    made = page(EVIL, {EVIL: [held]}, description=EVIL, commands=[EVIL], notes=[EVIL])
+    made = render_page(EVIL, {EVIL: [held]}, description=EVIL, commands=[EVIL], notes=[EVIL])
     document = Document(made)
     assert EVIL not in made
     assert len(document.all("script")) == 1
@@ -111,11 +111,11 @@ def test_names_are_text_whatever_they_hold():
 @pytest.mark.parametrize("name", ["$a$ $\\frac$", "a\x00b\x1b", "病院", "two\nlines", "x" * 300])
 def test_names_that_would_trip_a_drawing(name):
     held = renamed(run_result(), name)
-    drawn = svg(client_epsilon(held), prefix="a")
+    drawn = render_svg(plot_client_epsilon(held), prefix="a")
     # What is not allowed in a document is replaced, and the rest is there as it is.
     whole = name.replace("\x00", "·").replace("\x1b", "·").replace("\n", "·")
     assert f'data-client="{whole}"' in drawn
-    assert clients_table(held).rows
+    assert tabulate_clients(held).rows
 
 
 def test_no_epsilon_without_its_adjacency(html, document):
@@ -133,7 +133,7 @@ def test_no_epsilon_without_its_adjacency(html, document):
 
 def test_a_budget_that_is_not_certified_is_called_so(html):
     changes = ('privacy.scope="per-release"',)
-    loud = page("Heart", {"fixed": [run_result("fixed", changes=changes)]})
+    loud = render_page("Heart", {"fixed": [run_result("fixed", changes=changes)]})
     realised = max(c.epsilon_spent for c in run_result("fixed", changes=changes).clients)
     assert "the budget is NOT what the whole run certifies" in loud
     assert f"{realised:.4g}" in loud
@@ -141,14 +141,14 @@ def test_a_budget_that_is_not_certified_is_called_so(html):
 
 
 def test_it_says_what_epsilon_does_not_cover(html):
-    assert "covered by no ε" in html
+    assert "not covered by any ε" in html
     assert "fedavg: no guarantee" in html
 
 
 def test_what_public_records_reached_stands_beside_the_result():
     plain = run_result()
     before = {"before_private_data": {"accuracy": 0.4321, "loss": 1.0}}
-    made = page("Heart", {"pac-dp": [plain.model_copy(update=before)]})
+    made = render_page("Heart", {"pac-dp": [plain.model_copy(update=before)]})
     assert made.count("43.2 %") == 2  # in words and in the table
     assert "before private data" in made
 
@@ -159,7 +159,7 @@ def test_the_plan_is_there_in_full(html):
     ]
     assert found == [
         json.loads(runs[0].plan.model_dump_json())
-        for runs in arms("pac-dp", "aqc", "fedavg").values()
+        for runs in compared("pac-dp", "aqc", "fedavg").groups.values()
     ]
 
 
@@ -171,36 +171,36 @@ def _unescaped(text):
 
 def test_a_fitted_curve_is_shown_with_its_matrix(request):
     curve = Curve.load(request.config.rootpath / "docs/curves/heart.json")
-    made = page("Heart", arms("fixed"), curve=curve)
-    assert "The matrix P" in made
+    made = render_page("Heart", compared("fixed"), curve=curve)
+    assert "score matrix P" in made
     assert "data:image/png" in made  # the colour bar
-    assert "The matrix P" not in page("Heart", arms("fixed"))
+    assert "score matrix P" not in render_page("Heart", compared("fixed"))
 
 
 def test_figures_of_ones_own():
-    picture = by_epsilon(
+    picture = plot_by_epsilon(
         {"fixed": {0.1: [0.5], 1.0: [0.7]}}, terms="δ = 1e-05, zero-out", title="A sweep"
     )
-    assert "<h2>A sweep</h2>" in page("Heart", arms("fixed"), extra_figures=[picture])
+    assert "<h2>A sweep</h2>" in render_page("Heart", compared("fixed"), extra_charts=[picture])
 
 
 def test_arms_of_runs():
     runs = [run_result("fixed", 1), run_result("pac-dp"), run_result("fixed", 0)]
-    made = arms_of(runs)
-    assert {name: [one.plan.seed for one in found] for name, found in made.items()} == {
+    made = Comparison.of(runs)
+    assert {name: [one.plan.seed for one in found] for name, found in made.groups.items()} == {
         "fixed": [0, 1],
         "pac-dp": [0],
     }
     longer = run_result("fixed", changes=("training.rounds=4",))
-    assert list(arms_of([run_result("fixed"), longer])) == [
+    assert list(Comparison.of([run_result("fixed"), longer]).groups) == [
         "fixed (training.rounds = 3)",
         "fixed (training.rounds = 4)",
     ]
-    with pytest.raises(InputError, match="comes twice"):
-        arms_of([run_result(), run_result()])
+    with pytest.raises(InputError, match="is given twice"):
+        Comparison.of([run_result(), run_result()])
     other = run_result("fixed", changes=("privacy.delta=1e-6",))
     with pytest.raises(InputError, match="of another experiment"):
-        arms_of([run_result(), other])
+        Comparison.of([run_result(), other])
 
 
 def test_a_client_that_nobody_asked_has_no_realised_epsilon():
@@ -208,13 +208,13 @@ def test_a_client_that_nobody_asked_has_no_realised_epsilon():
     first, *rest = plain.clients
     idle = first.model_copy(update={"epsilon_spent": 0.0, "releases": 0})
     told = plain.model_copy(update={"clients": (idle, *rest)})
-    picture = client_epsilon(told)
-    assert [len(tips) for tips in picture.tips.values()] == [4, 4, 3]
+    picture = plot_client_epsilon(told)
+    assert [len(tips) for tips in picture.points.values()] == [4, 4, 3]
     assert "1 of them released nothing" in picture.caption
 
 
 def test_rounds_that_were_not_evaluated_are_left_out():
-    made = page("Heart", {"fixed": [run_result("fixed", changes=("evaluate_every=2",))]})
+    made = render_page("Heart", {"fixed": [run_result("fixed", changes=("evaluate_every=2",))]})
     assert "fixed, round 2:" in made
     assert "fixed, round 1:" not in made
 
@@ -230,8 +230,8 @@ def regression(tmp_path_factory):
 
 
 def test_without_classes_there_is_a_loss(regression):
-    made = page("Values", {"fixed": [regression]})
-    assert "Loss over the rounds" in made
+    made = render_page("Values", {"fixed": [regression]})
+    assert "Loss by round" in made
     assert f"{regression.metrics['loss']:.4g}" in made
     assert "chance" not in made
     assert "Accuracy" not in made
@@ -240,16 +240,16 @@ def test_without_classes_there_is_a_loss(regression):
 def test_a_run_that_diverged_has_a_page_as_well(regression):
     history = tuple(row.model_copy(update={"metrics": {}}) for row in regression.history)
     lost = regression.model_copy(update={"metrics": {}, "history": history})
-    assert "<td>–</td>" in page("Values", {"fixed": [lost]})
+    assert "<td>–</td>" in render_page("Values", {"fixed": [lost]})
 
 
 def test_many_rounds_keep_their_last_one():
     long = run_result("fixed", changes=("training.rounds=90",))
-    drawn = accuracy_over_rounds({"fixed": [long]})
-    (tips,) = drawn.tips.values()
+    drawn = plot_scores_by_round(Comparison({"fixed": [long]}))
+    (tips,) = drawn.points.values()
     assert 30 < len(tips) <= 41
-    assert tips[-1].text.startswith("fixed, round 90:")
-    assert len(drawn.numbers.rows) == 90
+    assert tips[-1].tooltip.startswith("fixed, round 90:")
+    assert len(drawn.table.rows) == 90
 
 
 def test_a_page_is_written_whole(tmp_path):

@@ -11,7 +11,7 @@ from pacdp.clipping import BinaryCrossEntropy
 from pacdp.data import Dataset, Records, load_dataset, partition_records
 from pacdp.data.proxy import Proxy
 from pacdp.errors import DataError, InputError
-from pacdp.experiments.cost import cost
+from pacdp.experiments.cost import estimate_cost
 from pacdp.federation import Model, Plan, Privacy, Training, simulate
 from pacdp.federation.hot_start import HotStart, hot_start
 from pacdp.federation.local_model import Workbench
@@ -127,7 +127,7 @@ def test_a_task_from_outside_is_planned_stored_and_trained(detection, tmp_path, 
     assert list(result.metrics) == ["recall"]
     assert result.metrics["recall"] > 0.6
     assert (result.chance, list(result.accuracies)) == (None, [None] * 3)
-    assert cost(plan).steps == 90
+    assert estimate_cost(plan).steps == 90
     with pytest.raises(InputError, match="splits by class; detection has"):
         partition_records(data, "dirichlet", clients=3)
     state = hot_start(Workbench(plan), data, HotStart(epochs=1), seed=0)

@@ -24,8 +24,7 @@ def demo_command(
     from pacdp.experiments.results import collect_epsilons
     from pacdp.federation import Result
     from pacdp.paper.studies import demo
-    from pacdp.report.comparison import chance_of, terms_of
-    from pacdp.stats import SampleStats
+    from pacdp.report.comparison import Comparison, format_stats
 
     if out.exists() and not out.is_dir():
         raise InputError(f"--out {out}: is a file, must be a folder")
@@ -33,7 +32,7 @@ def demo_command(
     out.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="ledgers-", dir=out))
     runs = [(method, seed) for method in demo.METHODS for seed in range(demo.SEEDS)]
-    arms: dict[str, list[RunResult]] = {method: [] for method in demo.METHODS}
+    groups: dict[str, list[RunResult]] = {method: [] for method in demo.METHODS}
     first: Result | None = None
     made = demo.experiment()
     with bar("fitting F on public data", len(runs) + 1) as (shown, task):
@@ -47,11 +46,11 @@ def demo_command(
             # One run draws on real ledgers, in files; the others keep their books in memory.
             result = demo.train(prepared, ledgers if first is None else None)
             first = first or result
-            arms[method].append(RunResult.of(prepared, result))
+            groups[method].append(RunResult.of(prepared, result))
             shown.advance(task)
     assert first is not None
-    plan = ready.plan
-    terms = f"ε at {terms_of(plan)}"
+    plan, comparison = ready.plan, Comparison(groups)
+    terms = f"ε at {comparison.terms}"
     low, high = curve.domain
     console.print(
         f"F(ε) was fitted on public data for ε from {low:g} to {high:g}: "
@@ -63,13 +62,12 @@ def demo_command(
     table.add_column("what it is")
     table.add_column("accuracy", justify="right", no_wrap=True)
     table.add_column("certified ε", justify="right", no_wrap=True)
-    for method, results in arms.items():
-        spread = SampleStats.of([result.metrics["accuracy"] for result in results])
+    for method, results in groups.items():
         spent = collect_epsilons(results, "epsilon_spent")
         table.add_row(
             method,
             demo.METHODS[method],
-            formatting.mean_and_deviation(spread.mean, spread.deviation, "accuracy"),
+            format_stats(comparison.final_stats(method), "accuracy"),
             formatting.least_middle_most(spent) if spent else "none",
         )
     table.caption = (
@@ -80,7 +78,7 @@ def demo_command(
     table.add_row(
         "chance",
         "always the most frequent diagnosis",
-        formatting.score(chance_of(arms), "accuracy"),
+        formatting.score(comparison.chance, "accuracy"),
     )
     console.print(table)
 
@@ -100,8 +98,8 @@ def demo_command(
     console.print("One round more is refused by the client itself:", style="bold")
     console.print(demo.refusal(ready, first, ledgers), highlight=False)
     picture, report = out / "demo.png", out / "report.html"
-    demo.figure(arms).savefig(picture, dpi=150)
-    demo.write_report(report, arms, curve, made.description)
+    demo.draw_figure(comparison).savefig(picture, dpi=150)
+    demo.write_report(report, comparison, curve, made.description)
     console.print(
         f"\nLedgers: {folder}\nPicture: {picture}\nReport:  {report}",
         highlight=False,

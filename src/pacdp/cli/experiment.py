@@ -26,7 +26,7 @@ from pacdp.cli.chosen import (
 from pacdp.cli.options import Changes, Name, Profile
 from pacdp.cli.output import print_json
 from pacdp.cli.progress import bar, making, waiting
-from pacdp.cli.report import write_comparison, write_run_report
+from pacdp.cli.report import write_report
 from pacdp.errors import InputError
 from pacdp.stats import SampleStats
 from pacdp.validation import count
@@ -99,10 +99,10 @@ def run_command(
     result = RunResult.of(prepared, ended, profile=profile)
     if folder is not None:
         folder.finish(result)
-        write_run_report(
-            folder.path,
-            result,
-            description=experiment.description,
+        write_report(
+            folder.path / "report.html",
+            {result.method: [result]},
+            folders=[folder.path],
             command=_again(name, method, plan, profile, seed, changes or []),
         )
     if as_json:
@@ -181,40 +181,36 @@ def compare_command(
         command = ["pacdp", "compare", name, "--methods", methods, "--seeds", str(number)]
         command += [word for file, _ in files.values() for word in ("--plan", file)]
         command += options.sizes(profile, changes or [])
-        write_comparison(
+        write_report(
             report, results, curve=curve, description=experiment.description, command=command
         )
+    used = {method: files[method][0] if method in files else PUBLISHED for method in names}
     if as_json:
-        used = {method: files[method][0] if method in files else PUBLISHED for method in names}
-        printed = {method: [run.to_json() for run in runs] for method, runs in results.items()}
-        content = {
-            "experiment": experiment.name,
-            "seeds": number,
-            "plans": used,
-            "methods": printed,
-        }
+        runs = {method: [run.to_json() for run in group] for method, group in results.items()}
+        content = {"experiment": experiment.name, "seeds": number, "plans": used, "methods": runs}
         print_json(content)
         return
     first = results[names[0]][0]
     metric = first.plan.task.metric
+    chance = formatting.score(first.chance, metric)
     table = Table(
         title=f"{experiment.name}, {number} seeds; "
         f"{rendering.terms(experiment.privacy, first.plan.unit)}",
-        caption=None if first.chance is None else f"chance: {first.chance:.1%}",
+        caption=None if first.chance is None else f"chance: {chance}",
     )
     table.add_column("method", no_wrap=True)
     table.add_column("plan")
     for heading in (metric, "budget ε", "certified ε", "refused"):
         table.add_column(heading, justify="right")
-    for method, runs in results.items():
-        spread = SampleStats.of([run.metrics.get(metric, math.nan) for run in runs])
+    for method, group in results.items():
+        stats = SampleStats.of([run.metrics.get(metric, math.nan) for run in group])
         table.add_row(
             method,
-            files[method][0] if method in files else PUBLISHED,
-            formatting.mean_and_deviation(spread.mean, spread.deviation, metric),
-            formatting.least_middle_most(collect_epsilons(runs, "epsilon_budget")),
-            formatting.least_middle_most(collect_epsilons(runs, "epsilon_spent")),
-            str(sum(client.refused for run in runs for client in run.clients)),
+            used[method],
+            formatting.mean_and_deviation(stats.mean, stats.deviation, metric),
+            formatting.least_middle_most(collect_epsilons(group, "epsilon_budget")),
+            formatting.least_middle_most(collect_epsilons(group, "epsilon_spent")),
+            str(sum(client.refused for run in group for client in run.clients)),
         )
     Console().print(table)
     if report is not None:

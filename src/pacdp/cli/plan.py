@@ -29,7 +29,7 @@ def plan_command(
     as_json: options.Json = False,
 ) -> None:
     """Show what a training will do, release and cost. Nothing is trained."""
-    from pacdp.experiments.cost import cost
+    from pacdp.experiments.cost import estimate_cost
     from pacdp.experiments.prepare import plan_for, read_data
 
     experiment = planned(name, plan=plan, method=method, profile=profile, changes=changes or [])
@@ -37,7 +37,7 @@ def plan_command(
     dataset, split = read_data(experiment.data, seed=seed_of(seed))
     with waiting() as making:
         made = plan_for(experiment, chosen, dataset, split, seed=seed, observe=making)
-    price = cost(made)
+    price = estimate_cost(made)
     if out is not None:
         options.new_file(out)
         made.save(out)

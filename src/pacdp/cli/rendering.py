@@ -22,13 +22,16 @@ def print_result(result: "RunResult") -> None:
     rows = {"method": f"{result.method} {settings(result.plan.settings)}".strip()}
     if result.plan.tuning is not None:
         rows["plan"] = plan(result.plan.tuning)
+    metric = result.plan.task.metric
     if result.before_private_data is not None:
-        metric = result.plan.task.metric
         before = result.before_private_data.get(metric)
         shown = f"{before:.1%}" if metric == "accuracy" else formatting.number(before, 4)
         rows["before"] = f"{shown} before any private data"
     if result.accuracy is not None:
-        rows["accuracy"] = f"{result.accuracy:.1%} (chance {result.chance:.1%})"
+        # Only for the headline metric of a task is there a baseline.
+        known = metric == "accuracy" and result.chance is not None
+        chance = f" (chance {result.chance:.1%})" if known else ""
+        rows["accuracy"] = f"{result.accuracy:.1%}{chance}"
     if "loss" not in result.metrics:
         rows["loss"] = "none: the model diverged, its answers are not finite"
     rows |= {

@@ -1,4 +1,4 @@
-"""``pacdp report``: finished runs as one page that needs nothing but itself."""
+"""``pacdp report``: finished runs as one page that loads nothing from elsewhere."""
 
 import json
 import shlex
@@ -20,78 +20,63 @@ if TYPE_CHECKING:
 def report_command(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of finished runs.")],
     out: Annotated[Path, typer.Option(help="A new HTML file.")],
-    title: Annotated[str | None, typer.Option(help="What the page is called.")] = None,
+    title: Annotated[str | None, typer.Option(help="The page's title.")] = None,
 ) -> None:
     """Show finished runs of one experiment as a page: figures, guarantees, and every number."""
     from pacdp.experiments import RunResult
-    from pacdp.report import arms_of, page
+    from pacdp.report import Comparison
 
     options.new_file(out)
-    arms = arms_of([RunResult.load(run) for run in runs])
-    settings = _read(runs[0] / "experiment.json")
-    html = page(
-        title or title_of(next(iter(arms.values()))[0], list(arms)),
-        arms,
-        description=str(settings.get("description", "")),
-        curve=_curve(runs),
-        commands=[shlex.join(["pacdp", "report", *map(str, runs), "--out", str(out)])],
-        versions=_read(runs[0] / "environment.json") or None,
-    )
-    write_whole(out, html)
+    comparison = Comparison.of([RunResult.load(run) for run in runs])
+    command = ["pacdp", "report", *map(str, runs), "--out", str(out)]
+    write_report(out, comparison.groups, command=command, folders=runs, title=title)
     typer.echo(f"report: {out}")
 
 
-def write_run_report(
-    folder: Path, outcome: "RunResult", *, description: str, command: Sequence[str]
-) -> Path:
-    """The page of one run, in its folder."""
-    from pacdp.report import arms_of, page
-
-    arms = arms_of([outcome])
-    html = page(
-        title_of(outcome, list(arms)),
-        arms,
-        description=description,
-        curve=_curve([folder]),
-        commands=[shlex.join(command)],
-        versions=_read(folder / "environment.json") or None,
-    )
-    write_whole(folder / "report.html", html)
-    return folder / "report.html"
-
-
-def write_comparison(
+def write_report(
     path: Path,
-    arms: Mapping[str, Sequence["RunResult"]],
+    results: Mapping[str, Sequence["RunResult"]],
     *,
-    curve: "Curve | None",
-    description: str,
     command: Sequence[str],
+    folders: Sequence[Path] = (),
+    curve: "Curve | None" = None,
+    description: str | None = None,
+    title: str | None = None,
 ) -> None:
-    """The page of methods over seeds."""
-    from pacdp.report import page
+    """Write the page of results, by method and one for each seed.
 
-    title = title_of(next(iter(arms.values()))[0], list(arms))
-    html = page(title, arms, description=description, curve=curve, commands=[shlex.join(command)])
+    What is not given is read from the run folders: the first curve that one of them had to fit,
+    and the description and the versions of the first.
+    """
+    from pacdp.report import render_page
+
+    settings, versions = (
+        _read(folders[0] / name) if folders else {}
+        for name in ("experiment.json", "environment.json")
+    )
+    labels = list(results)
+    methods = labels[0] if len(labels) == 1 else f"{len(labels)} methods"
+    html = render_page(
+        title or f"{results[labels[0]][0].experiment}: {methods}",
+        results,
+        description=description or str(settings.get("description", "")),
+        curve=curve or _load_curve(folders),
+        commands=[shlex.join(command)],
+        versions=versions or None,
+    )
     write_whole(path, html)
 
 
-def title_of(outcome: "RunResult", labels: Sequence[str]) -> str:
-    """The experiment, and the method where there is one."""
-    name = outcome.experiment
-    return f"{name}: {labels[0]}" if len(labels) == 1 else f"{name}: {len(labels)} methods"
-
-
-def _curve(runs: Sequence[Path]) -> "Curve | None":
-    """The first curve that a run had to fit."""
+def _load_curve(folders: Sequence[Path]) -> "Curve | None":
+    """Load the first curve that a run had to fit."""
     from pacdp.curve import Curve
 
-    found = [run / "curve.json" for run in runs if (run / "curve.json").is_file()]
-    return Curve.load(found[0]) if found else None
+    files = [folder / "curve.json" for folder in folders]
+    return next((Curve.load(file) for file in files if file.is_file()), None)
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """What a file beside a run says; nothing where there is none."""
+    """Read an optional JSON object; a file that is missing is empty."""
     if not path.is_file():
         return {}
     try:

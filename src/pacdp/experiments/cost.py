@@ -1,4 +1,4 @@
-"""What a plan costs, before anything is trained."""
+"""The cost of a plan, before anything is trained."""
 
 import time
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ BYTES_PER_NUMBER = 4
 
 @dataclass(frozen=True)
 class Cost:
-    """Numbers that a plan implies."""
+    """Size, traffic, work and noise of a plan."""
 
     parameters: int
     bytes_per_round: int
@@ -23,13 +23,13 @@ class Cost:
     steps: int
     """Local steps of all clients over the whole training."""
     seconds: float
-    """An estimate: a step on random numbers, times the steps."""
+    """An estimate: the time of one step, times the number of steps."""
     signal_to_noise: list[float | None]
-    """For each client: the largest signal of a release over the norm of its noise."""
+    """For each client, the best case of a release."""
 
 
-def cost(plan: Plan) -> Cost:
-    """What the plan costs. A single step is timed, on random numbers.
+def estimate_cost(plan: Plan) -> Cost:
+    """Estimate the cost of a plan. A single step is timed, on zeros.
 
     >>> from pacdp.federation import Population, Recipe, Training, make_plan
     >>> from pacdp.methods import build_method
@@ -38,7 +38,8 @@ def cost(plan: Plan) -> Cost:
     ...     Recipe(training=Training(rounds=5, local_steps=2)), build_method("fixed"),
     ...     Population(sizes={"a": 100}, shape=(13,), task=Classification(2)),
     ... )
-    >>> cost(plan).steps, cost(plan).bytes_per_round
+    >>> cost = estimate_cost(plan)
+    >>> cost.steps, cost.bytes_per_round
     (10, 224)
     """
     bench = Workbench(plan)
@@ -49,18 +50,18 @@ def cost(plan: Plan) -> Cost:
         parameters=size,
         bytes_per_round=bytes_per_round(plan, size),
         steps=steps,
-        seconds=steps * _step_seconds(bench),
+        seconds=steps * _time_step(bench),
         signal_to_noise=[signal_to_noise(client, size) for client in plan.clients],
     )
 
 
 def bytes_per_round(plan: Plan, parameters: int) -> int:
-    """What all clients of a round send and are sent."""
+    """Count the bytes that all clients of a round send and receive."""
     return 2 * plan.per_round * parameters * BYTES_PER_NUMBER
 
 
-def _step_seconds(bench: Workbench) -> float:
-    """One clipped step of a middling client, on random numbers."""
+def _time_step(bench: Workbench) -> float:
+    """Time one clipped step of a client of median size, in seconds."""
     plan = bench.plan
     records = round(float(np.median([task.records / task.batches for task in plan.clients])))
     tokens = plan.model.name == "sequence"

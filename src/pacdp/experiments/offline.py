@@ -11,14 +11,13 @@ from pacdp.experiments.experiment import Experiment
 from pacdp.experiments.prepare import read_data
 from pacdp.experiments.proxies import find_proxy
 from pacdp.features import fit_features, load_public_data, refuse_public_overlap
-from pacdp.features.base import Observer
-from pacdp.features.pipeline import quiet
 from pacdp.federation import Population, Recipe, Workbench, make_plan
 from pacdp.federation.hot_start import hot_start
 from pacdp.federation.local_model import Tensors
 from pacdp.methods import PacDp
 from pacdp.methods.fedavg import FedAvg
 from pacdp.offline import Setting
+from pacdp.progress import Progress, ignore_progress
 from pacdp.schedule import Schedule
 
 
@@ -27,15 +26,15 @@ def setting_for(
     *,
     seed: int = 0,
     read: tuple[Dataset, Partition] | None = None,
-    observe: Observer = quiet,
+    progress: Progress = ignore_progress,
 ) -> Setting:
     """What the cells of the experiment's grid are trained under.
 
     Of the clients nothing but their sizes goes in. That no private record is among the proxy's is
-    checked here, where private records are known. ``observe`` is told how far a representation is.
+    checked here, where private records are known. ``progress`` is told how far a representation is.
     """
     dataset, split = read or read_data(experiment.data, seed=seed)
-    proxy, initial = rehearsal(experiment, dataset, seed=seed, observe=observe)
+    proxy, initial = rehearsal(experiment, dataset, seed=seed, progress=progress)
     sizes = split.named_sizes if dataset.unit == "record" else split.named_units(dataset)
     share = proxy.data.task.group_count / dataset.task.group_count
     return Setting(
@@ -52,7 +51,7 @@ def setting_for(
 
 
 def rehearsal(
-    experiment: Experiment, dataset: Dataset, *, seed: int = 0, observe: Observer = quiet
+    experiment: Experiment, dataset: Dataset, *, seed: int = 0, progress: Progress = ignore_progress
 ) -> tuple[Proxy, Tensors | None]:
     """The public task on which the experiment is rehearsed, and the first model it begins with.
 
@@ -69,14 +68,14 @@ def rehearsal(
         proxy = _proxy(experiment.data.name, dataset, experiment.offline.proxy)
         if settings is None:
             return proxy, None
-        ready = fit_features(settings, dataset.shape, observe=observe)
-        return replace(proxy, data=ready.transform(proxy.data, observe=observe)), None
+        ready = fit_features(settings, dataset.shape, progress=progress)
+        return replace(proxy, data=ready.transform(proxy.data, progress=progress)), None
     # Both what is learned from and what judges: a curve that is published must know of no client.
     refuse_public_overlap(settings, dataset)
     public = load_public_data(settings.public)
-    shown = fit_features(settings, dataset.shape, for_selection=True, observe=observe)
+    shown = fit_features(settings, dataset.shape, for_selection=True, progress=progress)
     proxy = replace(
-        public.selection_proxy, data=shown.transform(public.selection_proxy.data, observe=observe)
+        public.selection_proxy, data=shown.transform(public.selection_proxy.data, progress=progress)
     )
     if experiment.hot_start is None:
         return proxy, None
@@ -88,7 +87,7 @@ def rehearsal(
             seed,
         )
     )
-    first = shown.transform(public.selection_training, observe=observe)
+    first = shown.transform(public.selection_training, progress=progress)
     return proxy, hot_start(bench, first, experiment.hot_start, seed=seed)
 
 

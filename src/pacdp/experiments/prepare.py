@@ -10,12 +10,11 @@ from pacdp.errors import InputError
 from pacdp.experiments.experiment import Data, Experiment
 from pacdp.experiments.proxies import find_proxy
 from pacdp.features import Features, extract_features, fit_features, load_public_data
-from pacdp.features.base import Observer
-from pacdp.features.pipeline import quiet
 from pacdp.federation import Plan, Population, Workbench, make_plan
 from pacdp.federation.hot_start import before_any_private_record, hot_start
 from pacdp.federation.local_model import Tensors
 from pacdp.methods import Method
+from pacdp.progress import Progress, ignore_progress
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -56,12 +55,14 @@ def dealt(settings: Data, dataset: Dataset, *, seed: int) -> Partition:
     )
 
 
-def seen(experiment: Experiment, dataset: Dataset, *, observe: Observer = quiet) -> Dataset:
+def seen(
+    experiment: Experiment, dataset: Dataset, *, progress: Progress = ignore_progress
+) -> Dataset:
     """The records as the experiment's model sees them."""
     settings = experiment.representation
     if settings is None:
         return dataset
-    return _seen(dataset, _Wanted(settings.model_dump_json(), observe))
+    return _seen(dataset, _Wanted(settings.model_dump_json(), progress))
 
 
 @dataclass(frozen=True)
@@ -69,14 +70,14 @@ class _Wanted:
     """A representation that is asked for; who is told how far it is does not tell two apart."""
 
     settings: str
-    observe: Observer = field(compare=False)
+    progress: Progress = field(compare=False)
 
 
 @lru_cache(maxsize=3)
 def _seen(dataset: Dataset, wanted: _Wanted) -> Dataset:
     # Many runs share their records; a map is applied once.
     settings = Features.model_validate_json(wanted.settings)
-    return extract_features(dataset, settings, observe=wanted.observe)
+    return extract_features(dataset, settings, progress=wanted.progress)
 
 
 def plan_for(
@@ -86,13 +87,13 @@ def plan_for(
     split: Partition,
     *,
     seed: int,
-    observe: Observer = quiet,
+    progress: Progress = ignore_progress,
 ) -> Plan:
     """The plan of a method on this data; sizes are all it asks of the clients.
 
     ``dataset`` are the records themselves; what the model sees of them is found here.
     """
-    settings, shown = experiment.representation, seen(experiment, dataset, observe=observe)
+    settings, shown = experiment.representation, seen(experiment, dataset, progress=progress)
     return make_plan(
         experiment,
         method,
@@ -104,7 +105,7 @@ def plan_for(
 
 
 def first_records(
-    experiment: Experiment, private: Dataset, *, observe: Observer = quiet
+    experiment: Experiment, private: Dataset, *, progress: Progress = ignore_progress
 ) -> Dataset:
     """The public records of a hot start, as the model sees them.
 
@@ -113,16 +114,16 @@ def first_records(
     assert experiment.hot_start is not None
     wanted, settings = experiment.hot_start.proxy, experiment.representation
     if wanted is None and settings is not None and settings.public is not None:
-        ready = fit_features(settings, private.shape, observe=observe)
-        return ready.transform(load_public_data(settings.public).training, observe=observe)
+        ready = fit_features(settings, private.shape, progress=progress)
+        return ready.transform(load_public_data(settings.public).training, progress=progress)
     if wanted is None and experiment.data.name not in PROXIES:
         raise InputError("hot_start.proxy: is missing; must name public data of the same shape")
     proxy = find_proxy(experiment.data.name, private, wanted)
     refuse_overlap(proxy.data, private)
     if settings is None:
         return proxy.data
-    return fit_features(settings, private.shape, observe=observe).transform(
-        proxy.data, observe=observe
+    return fit_features(settings, private.shape, progress=progress).transform(
+        proxy.data, progress=progress
     )
 
 
@@ -133,19 +134,19 @@ def prepare(
     seed: int = 0,
     device: str = "cpu",
     read: tuple[Dataset, Partition] | None = None,
-    observe: Observer = quiet,
+    progress: Progress = ignore_progress,
 ) -> Prepared:
     """Decide everything before the first round; ``read`` are its records, where they are known.
 
-    ``observe`` is told how far a representation is, where one is being made.
+    ``progress`` is told how far a representation is, where one is being made.
     """
     raw, split = read or read_data(experiment.data, seed=seed)
-    dataset = seen(experiment, raw, observe=observe)
+    dataset = seen(experiment, raw, progress=progress)
     plan = plan_for(experiment, method or experiment.made_method(), raw, split, seed=seed)
     bench = Workbench(plan, device=device)
     initial, before = bench.state(), None
     if experiment.hot_start is not None:
-        public = first_records(experiment, raw, observe=observe)
+        public = first_records(experiment, raw, progress=progress)
         initial = hot_start(bench, public, experiment.hot_start, seed=seed)
     if plan.track == "public":
         before = before_any_private_record(bench, initial, dataset)

@@ -67,7 +67,6 @@ class RunResult(Settings):
     def of(cls, prepared: Prepared, result: Result, *, profile: str | None = None) -> Self:
         """Describe a run that has just ended."""
         plan, clients = result.plan, tuple(result.clients())
-        parameters = sum(value.numel() for value in result.model.values())
         budgets = [client.epsilon_budget for client in clients]
         levels = accuracy_by_budget(result.accuracies, budgets, _test_counts(prepared))
         return cls(
@@ -81,8 +80,8 @@ class RunResult(Settings):
             chance=result.chance,
             rounds=plan.rounds,
             seconds=result.seconds,
-            parameters=parameters,
-            bytes_per_round=bytes_per_round(plan, parameters),
+            parameters=result.parameters,
+            bytes_per_round=bytes_per_round(plan, result.parameters),
             # Budgets as they are written, so that a result that is read back is the same.
             accuracy_by_budget={float(f"{budget:g}"): value for budget, value in levels.items()},
             clients=clients,

@@ -1,16 +1,16 @@
-"""A run as a folder of plain files, and the way back from it.
+"""A run as a folder of plain files. :meth:`RunResult.load` reads a finished one.
 
 ====================  ======================================================================
-``plan.json``         everything public, decided before the first round
+``plan.json``         all public decisions, made before the first round
 ``experiment.json``   the settings it came from
-``partition.json``    who held which records
+``partition.json``    which client holds which records
 ``curve.json``        F, where the run had to fit it
 ``metrics.jsonl``     one line for each round, written as it ends
 ``result.json``       final metrics, and each client's guarantee
 ``model.safetensors`` the final model
-``report.html``       a page that shows it all, written last by ``pacdp run``
-``checkpoint.pt``     where it stands, after each round; ``--resume`` goes on from there
-``environment.json``  versions, and when
+``report.html``       the report, written last by ``pacdp run``
+``checkpoint.pt``     the state after the last round, from which ``--resume`` continues
+``environment.json``  versions of packages and system, and the time
 ====================  ======================================================================
 """
 
@@ -36,17 +36,17 @@ PACKAGES = ("pacdp", "torch", "numpy", "scipy", "dp-accounting")
 
 
 class RunFolder:
-    """Writes a run while it goes on."""
+    """Writes the files of a run as it proceeds; ``resume`` continues a run that was stopped."""
 
     def __init__(self, path: Path, prepared: Prepared, *, resume: bool = False) -> None:
         self.path = path
         self.checkpoint = Checkpoint(path / "checkpoint.pt", run=prepared.plan.run)
         settings = prepared.experiment.model_dump(mode="json")
         if resume and (path / "plan.json").is_file():
-            self._take_up(prepared, settings)
+            self._resume(prepared, settings)
             return
         present = {item.name for item in path.iterdir()} if path.is_dir() else set()
-        # Stopped before it began: what it needs is written again.
+        # The run was stopped before its first round: its setup is written again.
         begun = resume and present <= {*SETUP, ".lock"}
         if (path.exists() and not path.is_dir()) or (present and not begun):
             raise InputError(
@@ -57,20 +57,20 @@ class RunFolder:
         _write(path / "experiment.json", settings)
         prepared.partition.save(path / "partition.json")
         _write(path / "environment.json", environment())
-        # Last, and as a whole: where a plan is, the rest is too.
+        # Written last and atomically: a folder with a plan has all other setup files.
         prepared.plan.save(path / ".plan.json")
         (path / ".plan.json").replace(path / "plan.json")
 
     def _lock(self) -> None:
-        """One process at a time works in a folder."""
+        """Make sure that no other process works in the folder."""
         self._held = FileLock(self.path / ".lock")
         try:
             self._held.acquire(timeout=0)
         except Timeout:
             raise InputError(f"{self.path}: another run is at work there") from None
 
-    def _take_up(self, prepared: Prepared, settings: Mapping[str, Any]) -> None:
-        """Go on with a run that was stopped; its rows are those of its whole rounds."""
+    def _resume(self, prepared: Prepared, settings: Mapping[str, Any]) -> None:
+        """Continue a run that was stopped, from the last round in its checkpoint."""
         self._lock()
         if Plan.load(self.path / "plan.json", anew=RUN_AGAIN) != prepared.plan:
             raise DataError(f"{self.path}: holds another plan; --resume needs the same one")
@@ -93,7 +93,7 @@ class RunFolder:
 
 
 def environment() -> dict[str, str]:
-    """Versions of what computed, the system, and the time."""
+    """Return the versions of the packages and the system, and the time."""
     return {
         **{name: version(name) for name in PACKAGES},
         "python": platform.python_version(),

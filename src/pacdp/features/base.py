@@ -1,6 +1,5 @@
 """The interface of feature extractors."""
 
-from collections.abc import Callable
 from typing import ClassVar
 
 import torch
@@ -8,9 +7,7 @@ from torch import Tensor, nn
 
 from pacdp.data.records import Records
 from pacdp.features.deskew import deskew
-
-Observer = Callable[[str, int, int], None]
-"""Called with the name of a task, the number of steps done and the total."""
+from pacdp.progress import Progress
 
 BATCH = 250
 """The number of images that are processed at a time."""
@@ -30,7 +27,7 @@ class Extractor(nn.Module):
         self.channels = shape[0]
         self.settings = {**self.defaults, **settings}
 
-    def fit(self, records: Records, *, classes: int, seed: int, observe: Observer) -> None:
+    def fit(self, records: Records, *, classes: int, seed: int, progress: Progress) -> None:
         """Learn from public or generated images; most extractors have nothing to learn."""
 
     def transform(self, images: Tensor) -> Tensor:

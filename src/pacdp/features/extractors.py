@@ -9,11 +9,12 @@ from torch import Tensor
 
 from pacdp.data.records import Records
 from pacdp.errors import InputError
-from pacdp.features.base import BATCH, Extractor, Observer
+from pacdp.features.base import BATCH, Extractor
 from pacdp.features.hog import OrientedGradients
 from pacdp.features.network import Network
 from pacdp.features.patches import Patches
 from pacdp.features.scattering import Scattering
+from pacdp.progress import Progress
 from pacdp.validation import refuse_unknown
 
 
@@ -57,9 +58,9 @@ class Combined(Extractor):
         """Return the two parts before scaling."""
         return [self.gradients.compute(images), self.patches.compute(images)]
 
-    def fit(self, records: Records, *, classes: int, seed: int, observe: Observer) -> None:
+    def fit(self, records: Records, *, classes: int, seed: int, progress: Progress) -> None:
         """Learn the patches, and the total standard deviation of both parts."""
-        self.patches.fit(records, classes=classes, seed=seed, observe=observe)
+        self.patches.fit(records, classes=classes, seed=seed, progress=progress)
         images = self.prepare(records.inputs())
         batches = [self.parts(batch) for batch in images.split(BATCH)]
         for number, rows in enumerate(zip(*batches, strict=True)):

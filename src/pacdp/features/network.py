@@ -14,7 +14,8 @@ from torch.nn import functional
 
 from pacdp.data.records import Records
 from pacdp.errors import InputError
-from pacdp.features.base import Extractor, Observer
+from pacdp.features.base import Extractor
+from pacdp.progress import Progress
 from pacdp.tasks import Classification
 
 _BATCH = 128
@@ -113,12 +114,12 @@ class Network(Extractor):
         across = down // 2 if self._mirrors else down
         return functional.adaptive_avg_pool2d(maps, (down, across)).flatten(1)
 
-    def fit(self, records: Records, *, classes: int, seed: int, observe: Observer) -> None:
+    def fit(self, records: Records, *, classes: int, seed: int, progress: Progress) -> None:
         """Train on public images, randomly shifted and, in colour, mirrored.
 
         >>> records = Records(features=np.ones((128, 1, 8, 8)), labels=np.arange(128) % 2)
         >>> network = Network((1, 8, 8), width=2, epochs=1)
-        >>> network.fit(records, classes=2, seed=0, observe=lambda *progress: print(progress))
+        >>> network.fit(records, classes=2, seed=0, progress=lambda *progress: print(progress))
         ('training the public network', 1, 1)
         """
         images, labels = records.tensors(Classification(classes))
@@ -153,7 +154,7 @@ class Network(Extractor):
                 loss.backward()
                 optimiser.step()
                 rate.step()
-            observe("training the public network", epoch + 1, epochs)
+            progress("training the public network", epoch + 1, epochs)
         self.eval()
 
 

@@ -13,7 +13,8 @@ from torch.nn import functional
 
 from pacdp.data.records import Records
 from pacdp.errors import InputError
-from pacdp.features.base import Extractor, Observer
+from pacdp.features.base import Extractor
+from pacdp.progress import Progress
 from pacdp.validation import FloatArray
 
 _SAMPLES = 50_000
@@ -65,7 +66,7 @@ class Patches(Extractor):
         pooled = [functional.adaptive_avg_pool2d(side, _SIDES) for side in sides]
         return torch.cat(pooled, dim=1).flatten(1)
 
-    def fit(self, records: Records, *, classes: int, seed: int, observe: Observer) -> None:
+    def fit(self, records: Records, *, classes: int, seed: int, progress: Progress) -> None:
         """Learn the filters from patches of the images; labels are not used."""
         from sklearn.cluster import MiniBatchKMeans
 

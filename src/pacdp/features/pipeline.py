@@ -15,25 +15,19 @@ from pacdp.data import Dataset
 from pacdp.data.proxy import refuse_overlap
 from pacdp.data.records import Array, Records
 from pacdp.errors import InputError
-from pacdp.features.base import Extractor, Observer
+from pacdp.features.base import Extractor
 from pacdp.features.cache import DamagedFileError, read_or_make
 from pacdp.features.configuration import MOST_DIMENSIONS, Features
 from pacdp.features.extractors import make_extractor, transform_records
 from pacdp.features.projection import Projection, normalise_rows
 from pacdp.features.public_data import load_public_data
 from pacdp.features.synthetic import generate_images
+from pacdp.progress import Progress, ignore_progress
 
 # To be raised when the same settings give other features: cached files are then no longer used.
 _VERSION = 1
 # The number of images from which filters and directions are learned.
 _REFERENCE = 6000
-
-
-def quiet(task: str, done: int, total: int) -> None:
-    """Report no progress.
-
-    >>> quiet("training", 1, 12)
-    """
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -47,23 +41,23 @@ class FeaturePipeline:
     """The public records with their digest, if any, and the shape of the records it takes."""
     key: str
 
-    def transform(self, dataset: Dataset, *, observe: Observer = quiet) -> Dataset:
+    def transform(self, dataset: Dataset, *, progress: Progress = ignore_progress) -> Dataset:
         """Replace the features of a data set; labels, clients and identities stay the same.
 
         The records are not compared with the public ones: :func:`extract_features` does that.
         """
-        return dataset.map_records(partial(self._transform, name=dataset.name, observe=observe))
+        return dataset.map_records(partial(self._transform, name=dataset.name, progress=progress))
 
-    def _transform(self, records: Records, *, name: str, observe: Observer) -> Records:
+    def _transform(self, records: Records, *, name: str, progress: Progress) -> Records:
         features = normalise_rows(
-            torch.from_numpy(self._project(records, name, observe)),
+            torch.from_numpy(self._project(records, name, progress)),
             None if self.projection is None else self.projection.spread,
             dimension=self.settings.dimension,
             whitening=self.settings.whitening,
         )
         return replace(records, features=features.numpy(), keys=records.identities())
 
-    def _project(self, records: Records, name: str, observe: Observer) -> Array:
+    def _project(self, records: Records, name: str, progress: Progress) -> Array:
         """Return the coordinates along all directions, from the cache if they are there."""
         if self.projection is None:
             return records.features.reshape(len(records), -1).astype(np.float32)
@@ -75,7 +69,7 @@ class FeaturePipeline:
             for rows in transform_records(self.extractor, records):
                 values[done : done + len(rows)] = projection.transform(rows).numpy()
                 done += len(rows)
-                observe(f"{self.settings.name} of {name}", done, len(records))
+                progress(f"{self.settings.name} of {name}", done, len(records))
             with path.open("wb") as out:
                 np.save(out, values)
 
@@ -91,7 +85,9 @@ class FeaturePipeline:
         return read_or_make(f"{self.key}-{content[:16]}.npy", read=read, make=make)
 
 
-def extract_features(dataset: Dataset, settings: Features, *, observe: Observer = quiet) -> Dataset:
+def extract_features(
+    dataset: Dataset, settings: Features, *, progress: Progress = ignore_progress
+) -> Dataset:
     """Replace the features of private records; refuse public data that share any of them.
 
     >>> from pacdp.data import load_dataset
@@ -100,8 +96,8 @@ def extract_features(dataset: Dataset, settings: Features, *, observe: Observer 
     1.0
     """
     refuse_public_overlap(settings, dataset)
-    pipeline = fit_features(settings, dataset.shape, observe=observe)
-    return pipeline.transform(dataset, observe=observe)
+    pipeline = fit_features(settings, dataset.shape, progress=progress)
+    return pipeline.transform(dataset, progress=progress)
 
 
 def refuse_public_overlap(settings: Features, dataset: Dataset) -> None:
@@ -129,7 +125,7 @@ def fit_features(
     shape: tuple[int, ...],
     *,
     for_selection: bool = False,
-    observe: Observer = quiet,
+    progress: Progress = ignore_progress,
 ) -> FeaturePipeline:
     """Fit the pipeline for records of a shape; what is learned is cached on disk.
 
@@ -167,7 +163,7 @@ def fit_features(
     pipeline = read_or_make(
         f"{key}.safetensors",
         read=lambda path: _load_pipeline(path, settings, shape, key),
-        make=lambda path: _fit_pipeline(path, settings, shape, extractor, public, observe),
+        make=lambda path: _fit_pipeline(path, settings, shape, extractor, public, progress),
     )
     assert pipeline.projection is not None
     most = len(pipeline.projection.spread)
@@ -198,7 +194,7 @@ def _fit_pipeline(
     shape: tuple[int, ...],
     extractor: Extractor,
     public: Dataset | None,
-    observe: Observer,
+    progress: Progress,
 ) -> None:
     """Fit the extractor and the projection, and write both."""
     if public is None:
@@ -217,11 +213,11 @@ def _fit_pipeline(
             "made by": f"seed {settings.seed}",
         }
     classes = 0 if public is None else public.task.group_count
-    extractor.fit(training, classes=classes, seed=settings.seed, observe=observe)
+    extractor.fit(training, classes=classes, seed=settings.seed, progress=progress)
     rows: list[torch.Tensor] = []
     for batch in transform_records(extractor, reference):
         rows.append(batch)
-        observe(f"directions of {settings.name}", sum(map(len, rows)), len(reference))
+        progress(f"directions of {settings.name}", sum(map(len, rows)), len(reference))
     projection = Projection.fit(torch.cat(rows), MOST_DIMENSIONS)
     states = {"map": extractor.state_dict(), "projection": vars(projection)}
     tensors = {f"{k}.{n}": v.contiguous() for k, state in states.items() for n, v in state.items()}

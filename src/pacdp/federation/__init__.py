@@ -17,10 +17,10 @@ from pacdp.federation.local_model import Workbench
 from pacdp.federation.messages import Broadcast, Reply
 from pacdp.federation.plan import ClientPlan, Plan, make_plan
 from pacdp.federation.population import Population
-from pacdp.federation.results import ClientResult, RoundResult
+from pacdp.federation.results import ClientResult, Result, RoundResult
 from pacdp.federation.rounds import Callback, run_rounds
 from pacdp.federation.server import Server
-from pacdp.federation.simulation import Result, simulate
+from pacdp.federation.simulation import simulate
 
 __all__ = [
     "Aggregation",

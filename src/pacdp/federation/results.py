@@ -1,12 +1,15 @@
-"""Typed results of a simulated federation: one value per round and one per client."""
+"""Typed results of a simulated federation: of each round, of each client, and of the whole."""
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from pydantic import ConfigDict, Field
 
 from pacdp.config import Real, Settings
+from pacdp.federation.local_model import Tensors
 from pacdp.federation.plan import ClientPlan, Plan
 from pacdp.privacy import Ledger, total_mu
 from pacdp.privacy.filter import list_releases
@@ -102,46 +105,64 @@ class ClientResult(Settings):
         return 0.0 if abs(left) < 1e-6 * self.epsilon_budget else left
 
 
-def client_result(
-    plan: Plan,
-    number: int,
-    book: Ledger | None,
-    *,
-    parameters: int,
-    accuracy: float | None,
-    refused: int,
-    failed: int,
-) -> ClientResult:
-    """Collect the result of one client from the plan and its ledger."""
-    client = plan.clients[number]
-    # A durable ledger may hold the releases of other runs as well.
-    releases = [] if book is None else list_releases(book.count_releases(plan.run))
-    planned, spent = plan.planned(number), plan.certified(releases)
-    noise_planned = tuple(charge.noise_multiplier for charge in client.charges)
-    noise = [release.noise_multiplier for release in releases]
-    sampled = [charge.sampling_rate for charge in client.charges if charge.sampling_rate < 1]
-    return ClientResult(
-        name=client.name,
-        records=client.records,
-        unit=plan.unit,
-        epsilon_budget=client.budget,
-        epsilon_planned=None if planned is None else planned.epsilon,
-        epsilon_spent=None if spent is None else spent.epsilon,
-        epsilon_ledger=None if book is None else book.filter.realised.epsilon,
-        delta=plan.privacy.delta,
-        adjacency=plan.privacy.adjacency,
-        label=plan.label,
-        releases=sum(release.count for release in releases),
-        releases_planned=client.releases,
-        noise_multiplier=noise_planned if len(noise_planned) > 1 else client.noise_multiplier,
-        noise_multiplier_range=(min(noise), max(noise)) if noise else None,
-        mu_spent=None if spent is None or sampled else total_mu(releases),
-        sampling_rate=min(sampled, default=1.0),
-        refused=refused,
-        failed=failed,
-        accuracy=accuracy,
-        signal_to_noise=signal_to_noise(client, parameters),
-    )
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Result:
+    """The result of a simulated federation."""
+
+    plan: Plan
+    model: Tensors
+    history: Sequence[RoundResult]
+    metrics: Mapping[str, float]
+    """Scores of the final model on the test records."""
+    chance: float | None
+    """The headline metric of the best constant prediction, such as the most frequent class."""
+    accuracies: Sequence[float | None]
+    """The accuracy that each client sees."""
+    books: Sequence[Ledger | None]
+    seconds: float
+    refused: Counter[int] = field(default_factory=Counter)
+    """How often each client refused because its plan or its budget was used up."""
+    failed: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def parameters(self) -> int:
+        """The number of parameters of the model."""
+        return sum(value.numel() for value in self.model.values())
+
+    def clients(self) -> list[ClientResult]:
+        """Collect each client's guarantee, planned and spent, and its accuracy."""
+        return [self._client(number) for number in range(len(self.plan.clients))]
+
+    def _client(self, number: int) -> ClientResult:
+        plan, client, book = self.plan, self.plan.clients[number], self.books[number]
+        # A durable ledger may hold the releases of other runs as well.
+        releases = [] if book is None else list_releases(book.count_releases(plan.run))
+        planned, spent = plan.planned(number), plan.certified(releases)
+        noise = [release.noise_multiplier for release in releases]
+        noise_planned = tuple(charge.noise_multiplier for charge in client.charges)
+        sampled = [charge.sampling_rate for charge in client.charges if charge.sampling_rate < 1]
+        return ClientResult(
+            name=client.name,
+            records=client.records,
+            unit=plan.unit,
+            epsilon_budget=client.budget,
+            epsilon_planned=None if planned is None else planned.epsilon,
+            epsilon_spent=None if spent is None else spent.epsilon,
+            epsilon_ledger=None if book is None else book.filter.realised.epsilon,
+            delta=plan.privacy.delta,
+            adjacency=plan.privacy.adjacency,
+            label=plan.label,
+            releases=sum(release.count for release in releases),
+            releases_planned=client.releases,
+            noise_multiplier=noise_planned if len(noise_planned) > 1 else client.noise_multiplier,
+            noise_multiplier_range=(min(noise), max(noise)) if noise else None,
+            mu_spent=None if spent is None or sampled else total_mu(releases),
+            sampling_rate=min(sampled, default=1.0),
+            refused=self.refused[number],
+            failed=self.failed[number],
+            accuracy=self.accuracies[number],
+            signal_to_noise=signal_to_noise(client, self.parameters),
+        )
 
 
 def signal_to_noise(client: ClientPlan, parameters: int) -> float | None:

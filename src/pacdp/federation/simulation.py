@@ -7,7 +7,6 @@ Clients with a durable ledger use the operating system's noise instead.
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from numpy.typing import NDArray
@@ -21,7 +20,7 @@ from pacdp.federation.engines.base import choose_engine
 from pacdp.federation.evaluation import accuracy_by_client, predict
 from pacdp.federation.local_model import Tensors, Workbench
 from pacdp.federation.plan import Plan
-from pacdp.federation.results import ClientResult, RoundResult, client_result
+from pacdp.federation.results import Result, RoundResult
 from pacdp.federation.rounds import Callback, run_rounds
 from pacdp.federation.server import RoundOutcome, Server
 from pacdp.federation.transports import InProcessTransport, UnreliableTransport
@@ -30,40 +29,6 @@ from pacdp.privacy.filter import list_releases
 
 # Called with each round when it is over.
 Observer = Callable[[RoundResult], None]
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Result:
-    """What came of a run."""
-
-    plan: Plan
-    model: Tensors
-    history: Sequence[RoundResult]
-    metrics: Mapping[str, float]
-    """Of the final model, on the test records."""
-    chance: float | None
-    """The headline metric of the best constant prediction, such as the most frequent class."""
-    accuracies: Sequence[float | None]
-    """What each client sees of the final model."""
-    books: Sequence[Ledger | None]
-    seconds: float
-    refused: Counter[int] = field(default_factory=Counter)
-    """How often each client refused because its plan or budget was used up."""
-    failed: Counter[int] = field(default_factory=Counter)
-
-    def clients(self) -> list[ClientResult]:
-        """Collect each client's guarantee, planned and spent, and its accuracy."""
-        parameters = sum(value.numel() for value in self.model.values())
-        return [
-            client_result(
-                *(self.plan, number, self.books[number]),
-                parameters=parameters,
-                accuracy=self.accuracies[number],
-                refused=self.refused[number],
-                failed=self.failed[number],
-            )
-            for number in range(len(self.plan.clients))
-        ]
 
 
 def simulate(

@@ -18,8 +18,7 @@ from pacdp.curve.threshold_selection import estimate_score
 from pacdp.offline.configuration import Offline
 from pacdp.offline.grid import Cell, Grid, Kept, Matrix, Worker, in_process, run_grid
 from pacdp.offline.proxy_task import Setting
-
-Observer = Callable[[Cell, float], None]
+from pacdp.progress import Progress, ignore_progress
 
 # Number of bounds added at an edge each time the grid is widened.
 _ADDED_BOUNDS = 3
@@ -31,7 +30,7 @@ def fit_curve(
     *,
     kept: Kept | None = None,
     worker: Worker = in_process,
-    observe: Observer | None = None,
+    progress: Progress = ignore_progress,
 ) -> Curve:
     """Simulate the grid, select C* for each budget, fit F and measure how good it is.
 
@@ -39,9 +38,16 @@ def fit_curve(
     families, the simulated plan and the origin of the proxy. Regret is measured on fresh seeds.
     """
     kept = Kept(None, setting.digest) if kept is None else kept
-    bounds = offline.axis("bounds")
+    budgets, bounds = offline.axis("budgets"), offline.axis("bounds")
+    # Measuring the regret takes two more trainings for each budget and seed.
+    expected = len(budgets) * (len(bounds) + 2) * offline.seeds
+
+    def observe(cell: Cell, score: float) -> None:
+        done = len(kept.scores)
+        progress(f"fitting F on {setting.proxy.data.name}", done, max(done, expected))
+
     for _ in range((offline.widen or 0) + 1):
-        grid = Grid(offline.axis("budgets"), bounds, tuple(range(offline.seeds)))
+        grid = Grid(budgets, bounds, tuple(range(offline.seeds)))
         matrix = run_grid(setting, grid, kept=kept, worker=worker, observe=observe)
         choices = select_thresholds(matrix.scores, bounds, rule=offline.rule)
         bounds = _widen_bounds(grid.bounds, choices)
@@ -108,7 +114,7 @@ def _measure_regret(
     matrix: Matrix,
     kept: Kept,
     worker: Worker,
-    observe: Observer | None,
+    observe: Callable[[Cell, float], None],
 ) -> tuple[Regret, ...]:
     """Measure on fresh seeds what F loses against the best bound of the grid, for each budget.
 
@@ -122,8 +128,7 @@ def _measure_regret(
     cells = {Cell(e, bound, seed) for e, pair in pairs.items() for bound in pair for seed in seeds}
     for cell, score in worker(setting, sorted(cells - set(kept.scores))):
         kept.add(cell, score)
-        if observe is not None:
-            observe(cell, score)
+        observe(cell, score)
     rows = []
     for epsilon, pair in pairs.items():
         reached, best = (

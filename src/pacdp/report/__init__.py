@@ -1,7 +1,7 @@
-"""Reports: one page that needs nothing but itself, made from finished runs."""
+"""Reports of finished runs: one HTML page that loads nothing from elsewhere."""
 
-from pacdp.report.comparison import Arms, arms_of
-from pacdp.report.figures.base import Picture, Table
-from pacdp.report.page import page
+from pacdp.report.comparison import Comparison
+from pacdp.report.figures.base import Chart, Table
+from pacdp.report.page import render_page
 
-__all__ = ["Arms", "Picture", "Table", "arms_of", "page"]
+__all__ = ["Chart", "Comparison", "Table", "render_page"]

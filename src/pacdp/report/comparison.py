@@ -1,141 +1,193 @@
-"""The arms of a comparison: a label, and one outcome for each seed.
+"""Results of one experiment side by side: grouped by method, one result for each seed."""
 
-All arms share an experiment, so that their numbers may stand side by side.
-"""
-
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from pacdp.errors import InputError
 from pacdp.experiments import RunResult
 from pacdp.federation import Plan
-from pacdp.formatting import terms
+from pacdp.formatting import NOTHING, mean_and_deviation, score, terms
+from pacdp.report.figures.palette import SeriesStyle, series_style
 from pacdp.stats import SampleStats
 
-Arms = Mapping[str, Sequence[RunResult]]
 
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Results by label; those under one label differ only in their seed.
 
-def checked(arms: Arms) -> Arms:
-    """The arms, if there are any and an ε, a score and a client mean the same in all of them.
+    All must be results of one experiment, so that a score, an ε and a client mean the same in
+    all of them.
 
-    >>> checked({})
+    >>> Comparison({})
     Traceback (most recent call last):
     ...
-    pacdp.errors.InputError: arms: there are none, must be at least one
+    pacdp.errors.InputError: comparison: has no results, must have at least one
     """
-    if not arms:
-        raise InputError("arms: there are none, must be at least one")
-    first = ""
-    for label, outcomes in arms.items():
-        if not outcomes:
-            raise InputError(f"arm {label}: has no outcome, must have one for each seed")
-        for outcome in outcomes:
-            if (shared := _shared(outcome)) != (first := first or shared):
-                raise InputError(
-                    f"arm {label}: is of another experiment ({shared}), must be that of the first "
-                    f"({first})"
-                )
-    return arms
+
+    groups: Mapping[str, Sequence[RunResult]]
+
+    def __post_init__(self) -> None:
+        if not self.groups:
+            raise InputError("comparison: has no results, must have at least one")
+        for label, results in self.groups.items():
+            if not results:
+                raise InputError(f"{label}: has no results, must have one for each seed")
+            for result in results:
+                setting, first = _describe_setting(result.plan), _describe_setting(self.plan)
+                if setting != first:
+                    raise InputError(
+                        f"{label}: is of another experiment ({setting}), must be that of the "
+                        f"first ({first})"
+                    )
+
+    @classmethod
+    def of(cls, results: Iterable[RunResult]) -> "Comparison":
+        """Group results by method and settings, in the order of their seeds.
+
+        Where a method occurs with several settings, those that differ are part of its label. A
+        run that is given twice is refused, since it would count as another seed.
+        """
+        groups: dict[frozenset[tuple[str, str]], list[RunResult]] = {}
+        runs: set[str] = set()
+        for result in results:
+            if result.plan.run in runs:
+                raise InputError(f"run {result.plan.run}: is given twice, must be given once")
+            runs.add(result.plan.run)
+            groups.setdefault(frozenset(_flat_settings(result.plan)), []).append(result)
+        settings = [dict(key) for key in groups]
+        labels = [_make_label(mine, settings) for mine in settings]
+        ordered = (sorted(group, key=lambda result: result.seed) for group in groups.values())
+        return cls(dict(zip(labels, ordered, strict=True)))
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the first result, whose public settings all results share."""
+        return next(iter(self.groups.values()))[0].plan
+
+    @property
+    def metric(self) -> str:
+        """The headline metric of the task."""
+        return self.plan.task.metric
+
+    @property
+    def chance(self) -> float | None:
+        """The headline metric of the best constant prediction; None if the task has none."""
+        return next(iter(self.groups.values()))[0].chance
+
+    @property
+    def terms(self) -> str:
+        """What must accompany every ε."""
+        return describe_terms(self.plan)
+
+    @cached_property
+    def styles(self) -> dict[str, SeriesStyle]:
+        """The colour, dash and marker of each label, by its position."""
+        return {label: series_style(n) for n, label in enumerate(self.groups)}
+
+    def scores_by_round(self, label: str) -> dict[float, SampleStats]:
+        """Summarise the scores over seeds, for the rounds that were evaluated."""
+        return {
+            number: SampleStats.of(scores)
+            for number, scores in _collect(
+                (row.round, row.metrics.get(self.metric))
+                for result in self.groups[label]
+                for row in result.history
+            ).items()
+        }
+
+    def final_scores(self, label: str) -> dict[int, float]:
+        """Return the final score of each seed; a run that diverged has no loss and is left out."""
+        return {
+            result.seed: result.metrics[self.metric]
+            for result in self.groups[label]
+            if self.metric in result.metrics
+        }
+
+    def final_stats(self, label: str) -> SampleStats | None:
+        """Summarise the final scores; None if all runs diverged."""
+        scores = self.final_scores(label).values()
+        return SampleStats.of(scores) if scores else None
+
+    def initial_stats(self, label: str) -> SampleStats | None:
+        """Summarise the scores before any private data; None without public pre-training."""
+        before = [result.before_private_data or {} for result in self.groups[label]]
+        scores = [metrics[self.metric] for metrics in before if self.metric in metrics]
+        return SampleStats.of(scores) if scores else None
+
+    def accuracy_by_budget(self, label: str) -> dict[float, list[float]]:
+        """Return the accuracies over seeds for the holders of each budget; empty without ε."""
+        return _collect(
+            item for result in self.groups[label] for item in result.accuracy_by_budget.items()
+        )
+
+    def adapted_bounds(self, label: str) -> dict[float, list[float]]:
+        """Return the clipping bounds over seeds by round, where a method adapts them."""
+        return _collect(
+            (row.round, row.clipping_bound)
+            for result in self.groups[label]
+            for row in result.history
+        )
 
 
-def _shared(outcome: RunResult) -> str:
-    """What must be the same for numbers to be compared."""
-    plan = outcome.plan
+def _collect(items: Iterable[tuple[float, float | None]]) -> dict[float, list[float]]:
+    """Collect values by key, in the order of the keys; None is no value."""
+    values: dict[float, list[float]] = {}
+    for key, value in items:
+        if value is not None:
+            values.setdefault(key, []).append(value)
+    return dict(sorted(values.items()))
+
+
+def describe_terms(plan: Plan) -> str:
+    """Return the δ, the adjacency and the unit, which must accompany every ε of a plan."""
+    return terms(plan.privacy.delta, plan.privacy.adjacency, plan.unit)
+
+
+def format_stats(stats: SampleStats | None, metric: str) -> str:
+    """Format mean ± standard deviation; a single seed has no deviation.
+
+    >>> format_stats(SampleStats.of([0.5, 0.7]), "accuracy"), format_stats(None, "accuracy")
+    ('60.0 ± 14.1 %', '–')
+    """
+    if stats is None:
+        return NOTHING
+    if stats.count == 1:
+        return score(stats.mean, metric)
+    return mean_and_deviation(stats.mean, stats.deviation, metric)
+
+
+def _describe_setting(plan: Plan) -> str:
+    """Describe what must be equal for numbers to be compared."""
     return (
         f"{plan.data}, {plan.task}, {len(plan.clients)} clients, "
         f"δ = {plan.privacy.delta:g}, {plan.privacy.adjacency} of a {plan.unit}"
     )
 
 
-def arms_of(outcomes: Iterable[RunResult]) -> dict[str, list[RunResult]]:
-    """RunResults by method, seeds within; settings are named where one method has several.
-
-    A run that comes twice is refused: it would count as a seed of its own.
-    """
-    groups: dict[str, list[RunResult]] = {}
-    settings: dict[str, dict[str, str]] = {}
-    seen: set[str] = set()
-    for outcome in outcomes:
-        if outcome.plan.run in seen:
-            raise InputError(f"run {outcome.plan.run}: comes twice, must come once")
-        seen.add(outcome.plan.run)
-        found = _settings(outcome)
-        key = repr(sorted(found.items()))
-        settings[key] = found
-        groups.setdefault(key, []).append(outcome)
-    labels = {key: _label(key, settings) for key in groups}
-    made = {labels[key]: sorted(groups[key], key=lambda one: one.plan.seed) for key in groups}
-    checked(made)
-    return made
+def _flat_settings(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yield everything that distinguishes two plans, apart from the seed, under flat names."""
+    content = plan.model_dump(mode="json", exclude={"seed", "clients", "again"})
+    curve = content["settings"].get("curve")
+    if isinstance(curve, dict):
+        content["settings"] = {**content["settings"], "curve": {**curve, "evidence": None}}
+    return _flatten("", content)
 
 
-def _settings(outcome: RunResult) -> dict[str, str]:
-    """All that can tell two arms apart, as flat names; a seed cannot."""
-    plan = outcome.plan.model_dump(mode="json", exclude={"seed", "clients", "again"})
-    plan["settings"] = {**plan["settings"]}
-    if isinstance(plan["settings"].get("curve"), dict):
-        plan["settings"]["curve"] = {**plan["settings"]["curve"], "evidence": None}
-    return dict(_flat("", plan))
-
-
-def _flat(name: str, value: Any) -> Iterable[tuple[str, str]]:
+def _flatten(name: str, value: Any) -> Iterator[tuple[str, str]]:
     if not isinstance(value, dict):
         yield name, ", ".join(map(str, value)) if isinstance(value, list) else str(value)
         return
     for key, inner in value.items():
-        # A method's settings are its own: they need no longer name.
-        yield from _flat(key if name in ("", "settings") else f"{name}.{key}", inner)
+        # A method's own settings are clear without a prefix.
+        yield from _flatten(key if name in ("", "settings") else f"{name}.{key}", inner)
 
 
-def _label(key: str, settings: Mapping[str, Mapping[str, str]]) -> str:
-    """The method, with those settings in which it differs from its namesakes."""
-    own = settings[key]
-    same = [other for other in settings.values() if other["method"] == own["method"]]
-    differ = [
-        name
-        for name in sorted({name for other in same for name in other})
-        if len({other.get(name) for other in same}) > 1
-    ]
-    parts = [f"{name} = {own[name]}" for name in differ if name in own]
-    return f"{own['method']} ({'; '.join(parts)})" if parts else own["method"]
-
-
-def metric_of(arms: Arms) -> str:
-    """The headline metric of the task."""
-    return next(iter(arms.values()))[0].plan.task.metric
-
-
-def chance_of(arms: Arms) -> float | None:
-    """The headline metric of the best constant prediction, if the task has such a baseline."""
-    return next(iter(arms.values()))[0].chance
-
-
-def over_rounds(outcomes: Sequence[RunResult], metric: str) -> dict[int, SampleStats]:
-    """Mean and deviation over seeds, for the rounds that were evaluated."""
-    found: dict[int, list[float]] = {}
-    for outcome in outcomes:
-        for row in outcome.history:
-            if metric in row.metrics:
-                found.setdefault(row.round, []).append(row.metrics[metric])
-    return {number: SampleStats.of(found[number]) for number in sorted(found)}
-
-
-def finals(outcomes: Sequence[RunResult], metric: str) -> dict[int, float]:
-    """The final score of each seed; one that diverged has no loss, and is left out."""
-    return {
-        outcome.seed: outcome.metrics[metric] for outcome in outcomes if metric in outcome.metrics
-    }
-
-
-def by_level(outcomes: Sequence[RunResult]) -> dict[float, list[float]]:
-    """The accuracies of each budget level over seeds; empty without budgets."""
-    found: dict[float, list[float]] = {}
-    for outcome in outcomes:
-        for budget, accuracy in outcome.accuracy_by_budget.items():
-            found.setdefault(budget, []).append(accuracy)
-    return {budget: found[budget] for budget in sorted(found)}
-
-
-def terms_of(plan: Plan) -> str:
-    """What stands beside every ε of a plan."""
-    return terms(plan.privacy.delta, plan.privacy.adjacency, plan.unit)
+def _make_label(mine: Mapping[str, str], settings: Sequence[Mapping[str, str]]) -> str:
+    """Return the method's name, with the settings in which it differs from other groups of it."""
+    same = [other for other in settings if other["method"] == mine["method"]]
+    names = sorted({name for other in same for name in other})
+    differing = [name for name in names if len({other.get(name) for other in same}) > 1]
+    parts = [f"{name} = {mine[name]}" for name in differing if name in mine]
+    return f"{mine['method']} ({'; '.join(parts)})" if parts else mine["method"]

@@ -1,12 +1,12 @@
-"""One page that needs nothing but itself."""
+"""A report as one HTML page that loads nothing from elsewhere."""
 
 import base64
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from typing import Any
 
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
@@ -16,87 +16,70 @@ from pacdp.curve import Curve
 from pacdp.experiments import RunResult
 from pacdp.experiments.run_folder import environment
 from pacdp.report import summary
-from pacdp.report.comparison import Arms, checked, terms_of
-from pacdp.report.figures.base import Picture, Table
-from pacdp.report.figures.clients import client_accuracy, client_epsilon, signal_to_noise
-from pacdp.report.figures.comparison import accuracy_by_level, accuracy_over_rounds, final_by_method
-from pacdp.report.figures.mechanism import curve_of, curve_picture, thresholds
-from pacdp.report.figures.palette import LOOKS
-from pacdp.report.figures.svg import svg
-from pacdp.report.tables import clients_table, methods_table
+from pacdp.report.comparison import Comparison
+from pacdp.report.figures.base import Chart
+from pacdp.report.figures.clients import (
+    plot_client_accuracy,
+    plot_client_epsilon,
+    plot_signal_to_noise,
+)
+from pacdp.report.figures.comparison import (
+    plot_accuracy_by_budget,
+    plot_final_scores,
+    plot_scores_by_round,
+)
+from pacdp.report.figures.mechanism import find_curve, plot_clipping_and_noise, plot_curve
+from pacdp.report.figures.palette import STYLES
+from pacdp.report.figures.svg import render_svg
+from pacdp.report.tables import tabulate_clients, tabulate_methods
 
 
-@dataclass(frozen=True)
-class Shown:
-    """A picture as the template wants it."""
-
-    key: str
-    drawn: Markup
-    title: str
-    caption: str
-    numbers: Table
-
-
-@dataclass(frozen=True)
-class Panel:
-    """What is told of one arm alone."""
-
-    key: str
-    label: str
-    seed: int
-    warning: str
-    pictures: Sequence[Shown]
-    clients: Table
-    plan: str
-
-
-def page(
+def render_page(
     title: str,
-    arms: Arms,
+    results: Comparison | Mapping[str, Sequence[RunResult]],
     *,
     description: str = "",
     curve: Curve | None = None,
     commands: Sequence[str] = (),
     notes: Sequence[str] = (),
-    extra_figures: Sequence[Picture] = (),
+    extra_charts: Sequence[Chart] = (),
     versions: Mapping[str, str] | None = None,
 ) -> str:
-    """A comparison of arms, or one of them alone, as a whole HTML document.
+    """Render results, by method and one for each seed, as a complete HTML document.
 
-    ``curve`` is by default the one that an arm was run with. ``extra_figures`` come after the
-    comparison, each in its own place. ``versions`` are by default those at hand; the time is left
-    out, so that the same outcomes give the same page.
+    ``curve`` is by default the one that a method was run with. ``extra_charts`` follow the
+    comparison. ``versions`` are by default those installed; the time is left out, so that the
+    same results give the same page.
 
     >>> from pacdp.experiments import RunResult, prepare, read_experiment
     >>> from pacdp.experiments.execute import execute
     >>> prepared = prepare(read_experiment("heart", profile="smoke"))
-    >>> html = page("Heart", {"pac-dp": [RunResult.of(prepared, execute(prepared))]})
+    >>> html = render_page("Heart", {"pac-dp": [RunResult.of(prepared, execute(prepared))]})
     >>> html.splitlines()[0], "://" in html
     ('<!doctype html>', False)
     """
-    checked(arms)
-    plan = next(iter(arms.values()))[0].plan
-    said = terms_of(plan)
-    found = curve or curve_of(arms)
+    comparison = results if isinstance(results, Comparison) else Comparison(results)
+    curve = curve or find_curve(comparison)
     versions = environment() if versions is None else versions
+    panels = [
+        _make_panel(number, label, comparison) for number, label in enumerate(comparison.groups)
+    ]
     return _template().render(
         title=title,
         description=description,
-        lead=summary.lead(arms),
-        facts=summary.facts(arms),
-        sentences=summary.sentences(arms),
-        warnings=summary.warnings(arms),
+        lead=summary.describe_comparison(comparison),
+        facts=summary.list_facts(comparison),
+        sentences=summary.explain_results(comparison),
+        warnings=[warning for panel in panels for warning in panel["warnings"]],
         notes=notes,
-        over_rounds=_shown("rounds", accuracy_over_rounds(arms)),
-        by_method=_shown("final", final_by_method(arms)),
-        methods=methods_table(arms),
-        by_level=_shown("levels", accuracy_by_level(arms)),
-        extra=[_shown(f"extra-{n}", one) for n, one in enumerate(extra_figures)],
-        curve=_shown("curve", None if found is None else curve_picture(found, terms=said)),
-        signal=_shown("signal", signal_to_noise(arms)),
-        panels=[
-            _panel(number, label, outcomes) for number, (label, outcomes) in enumerate(arms.items())
-        ],
+        by_round=plot_scores_by_round(comparison),
+        by_method=plot_final_scores(comparison),
+        methods=tabulate_methods(comparison),
+        by_budget=plot_accuracy_by_budget(comparison),
+        extra_charts=extra_charts,
+        curve=None if curve is None else plot_curve(curve, terms=comparison.terms),
+        signal=plot_signal_to_noise(comparison),
+        panels=panels,
         commands=commands,
         versions={name: value for name, value in versions.items() if name != "time"},
         pacdp_version=__version__,
@@ -104,49 +87,44 @@ def page(
     )
 
 
-def _panel(number: int, label: str, outcomes: Sequence[RunResult]) -> Panel:
-    first = outcomes[0]
-    pictures = {
-        "thresholds": thresholds(outcomes),
-        "epsilon": client_epsilon(first),
-        "accuracy": client_accuracy(first),
+def _make_panel(number: int, label: str, comparison: Comparison) -> dict[str, Any]:
+    """Collect what is shown for one method alone; of its runs, that of the first seed."""
+    result = comparison.groups[label][0]
+    charts = {
+        "thresholds": plot_clipping_and_noise(comparison, label),
+        "epsilon": plot_client_epsilon(result),
+        "accuracy": plot_client_accuracy(result),
     }
-    shown = [_shown(f"arm-{number}-{key}", one) for key, one in pictures.items()]
-    return Panel(
-        key=f"arm-{number}",
-        label=label,
-        seed=first.plan.seed,
-        warning=" ".join(summary.warnings({label: outcomes})),
-        pictures=[one for one in shown if one is not None],
-        clients=clients_table(first),
-        plan=json.dumps(first.plan.model_dump(mode="json"), indent=2, ensure_ascii=False),
-    )
-
-
-def _shown(key: str, picture: Picture | None) -> Shown | None:
-    if picture is None:
-        return None
-    drawn = Markup(svg(picture, prefix=key))  # its text is escaped, and nothing in it runs
-    return Shown(key, drawn, picture.title, picture.caption, picture.numbers)
+    return {
+        "key": f"arm-{number}",
+        "label": label,
+        "seed": result.seed,
+        "warnings": summary.list_warnings(comparison, label),
+        "charts": {key: chart for key, chart in charts.items() if chart is not None},
+        "clients": tabulate_clients(result),
+        "plan": json.dumps(result.plan.model_dump(mode="json"), indent=2, ensure_ascii=False),
+    }
 
 
 @cache
 def _template() -> Template:
-    # Names of clients and experiments are anybody's: all text is escaped.
-    made = Environment(
+    # The names of clients and experiments are not trusted: all text is escaped.
+    jinja = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    return made.from_string(_read("page.html"))
+    # The text in a chart's SVG is escaped already, and nothing in it can run.
+    jinja.globals["render_svg"] = lambda chart, key: Markup(render_svg(chart, prefix=key))
+    return jinja.from_string(_read("page.html"))
 
 
 @cache
 def _assets() -> Mapping[str, str]:
-    """The style, and the only script that the page lets run, by its hash."""
+    """Return the style, and the only script that the page allows to run, with its hash."""
     script = _read("script.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     light, dark = (
-        " ".join(f"--series-{n}: {getattr(look, name)};" for n, look in enumerate(LOOKS))
-        for name in ("colour", "dark")
+        " ".join(f"--series-{n}: {getattr(style, field)};" for n, style in enumerate(STYLES))
+        for field in ("colour", "dark_colour")
     )
     style = _read("style.css").replace("/* light series */", light)
     return {

@@ -1,4 +1,4 @@
-"""The first lines of a page: what was trained, what came of it, and what ε promises."""
+"""The summary at the top of a page: what was trained, what was reached, and what ε promises."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,48 +6,46 @@ from dataclasses import dataclass
 from pacdp.experiments import RunResult
 from pacdp.experiments.results import collect_epsilons
 from pacdp.formatting import counted, least_middle_most, score
-from pacdp.report.comparison import Arms, chance_of, finals, metric_of, terms_of
-from pacdp.stats import SampleStats
+from pacdp.report.comparison import Comparison
 
-KINDS = (
-    "within the budgets",
-    "within the budgets, after public pre-training",
-    "at more than the budgets",
-    "without any guarantee",
-)
+# What the budgets of a method are worth. Scores are compared only within one of these.
+WITHIN_BUDGET = "within the budgets"
+AFTER_PRETRAINING = "within the budgets, after public pre-training"
+OVER_BUDGET = "at more than the budgets"
+NOT_PRIVATE = "without any guarantee"
+GUARANTEES = (WITHIN_BUDGET, AFTER_PRETRAINING, OVER_BUDGET, NOT_PRIVATE)
 
 
 @dataclass(frozen=True)
 class Fact:
-    """A number with its name, and a few words below."""
+    """A named value with a note below it."""
 
     name: str
     value: str
     note: str = ""
 
 
-def facts(arms: Arms) -> list[Fact]:
-    """What a reader wants to know first."""
-    plan, metric, chance = next(iter(arms.values()))[0].plan, metric_of(arms), chance_of(arms)
-    seeds = sorted({outcome.plan.seed for outcomes in arms.values() for outcome in outcomes})
-    means = {
-        label: SampleStats.of(list(found.values())).mean
-        for label, outcomes in arms.items()
-        if (found := finals(outcomes, metric))
-    }
-    shown = []
-    for kind in KINDS:
-        candidates = {label: mean for label, mean in means.items() if _kind(arms[label]) == kind}
-        if candidates:
-            pick = max if plan.task.higher_is_better else min
-            best = pick(candidates, key=lambda label: candidates[label])
-            name = f"{'best ' if len(candidates) > 1 else ''}{metric} {kind}"
-            shown.append(Fact(name, score(candidates[best], metric), best))
+def list_facts(comparison: Comparison) -> list[Fact]:
+    """List what a reader wants to know first, beginning with the best score of each guarantee."""
+    plan, metric, chance = comparison.plan, comparison.metric, comparison.chance
+    seeds = sorted({result.seed for results in comparison.groups.values() for result in results})
+    pick = max if plan.task.higher_is_better else min
+    facts = []
+    for guarantee in GUARANTEES:
+        means = {
+            label: stats.mean
+            for label, results in comparison.groups.items()
+            if _guarantee(results) == guarantee and (stats := comparison.final_stats(label))
+        }
+        if means:
+            best = pick(means, key=lambda label: means[label])
+            name = f"{'best ' if len(means) > 1 else ''}{metric} {guarantee}"
+            facts.append(Fact(name, score(means[best], metric), best))
     if chance is not None:
-        shown.append(Fact("chance", score(chance, metric), "always the most frequent class"))
-    records = sum(task.records for task in plan.clients)
+        facts.append(Fact("chance", score(chance, metric), "the best constant prediction"))
+    records = sum(client.records for client in plan.clients)
     return [
-        *shown,
+        *facts,
         Fact("clients", str(len(plan.clients)), f"{records:,} records"),
         Fact("seeds", str(len(seeds)), ", ".join(map(str, seeds[:8])) + "…" * (len(seeds) > 8)),
         Fact("model", plan.model.name, counted(plan.rounds, "round")),
@@ -55,75 +53,66 @@ def facts(arms: Arms) -> list[Fact]:
     ]
 
 
-def _kind(outcomes: Sequence[RunResult]) -> str:
-    """What the budgets of an arm are worth."""
-    if not _private(outcomes):
-        return KINDS[3]
-    if outcomes[0].plan.label:
-        return KINDS[2]
-    return KINDS[0] if outcomes[0].plan.track == "private-only" else KINDS[1]
+def _guarantee(results: Sequence[RunResult]) -> str:
+    plan = results[0].plan
+    if not plan.made_method.private:
+        return NOT_PRIVATE
+    if plan.label:
+        return OVER_BUDGET
+    return WITHIN_BUDGET if plan.track == "private-only" else AFTER_PRETRAINING
 
 
-def _private(outcomes: Sequence[RunResult]) -> bool:
-    return outcomes[0].plan.made_method.private
-
-
-def sentences(arms: Arms) -> list[str]:
-    """What ε promises, and what it does not cover."""
-    plan, metric = next(iter(arms.values()))[0].plan, metric_of(arms)
-    unit = f"one {plan.unit}"
-    other = "by a null one" if plan.privacy.adjacency == "zero-out" else "by any other"
-    said = []
-    if any(_private(outcomes) for outcomes in arms.values()):
-        said.append(
-            f"A client's certified ε bounds what everything it sent can tell about {unit} of it: "
-            f"if {unit} is replaced {other}, no outcome becomes more than e^ε times as likely, but "
-            f"for a probability of δ = {plan.privacy.delta:g} ({plan.privacy.adjacency})."
+def explain_results(comparison: Comparison) -> list[str]:
+    """Explain what ε promises, what it does not cover, and what public records contributed."""
+    plan, metric, groups = comparison.plan, comparison.metric, comparison.groups
+    public = [label for label, results in groups.items() if _guarantee(results) == NOT_PRIVATE]
+    sentences = []
+    if len(public) < len(groups):
+        unit = f"one {plan.unit}"
+        other = "a null one" if plan.privacy.adjacency == "zero-out" else "any other"
+        sentences.append(
+            f"A client's certified ε bounds what everything it sent reveals about {unit} of its "
+            f"data: if {unit} is replaced by {other}, no outcome becomes more than e^ε times as "
+            f"likely, except with probability δ = {plan.privacy.delta:g} "
+            f"({plan.privacy.adjacency})."
         )
-    without = [label for label, outcomes in arms.items() if not _private(outcomes)]
-    if without:
-        said.append(f"{', '.join(without)}: no guarantee, and no ε. It shows what privacy costs.")
-    said.append(
-        f"{'Accuracy' if metric == 'accuracy' else f'The {metric}'} is measured on test records, "
-        "which are covered by no ε."
-    )
-    for label, outcomes in arms.items():
-        told = [outcome.before_private_data for outcome in outcomes]
-        held = [one[metric] for one in told if one and metric in one]
-        if held:
-            reached = list(finals(outcomes, metric).values())
-            after = score(SampleStats.of(reached).mean, metric) if reached else "nothing finite"
-            said.append(
-                f"{label}: public records alone bring the first model to "
-                f"{score(SampleStats.of(held).mean, metric)}; with the clients it ends at {after}."
+    if public:
+        sentences.append(
+            f"{', '.join(public)}: no guarantee and no ε; it shows what privacy costs."
+        )
+    sentences.append(f"The {metric} is measured on test records, which are not covered by any ε.")
+    for label in groups:
+        if before := comparison.initial_stats(label):
+            final = comparison.final_stats(label)
+            reached = "no finite score" if final is None else score(final.mean, metric)
+            sentences.append(
+                f"{label}: public records alone bring the initial model to "
+                f"{score(before.mean, metric)}; training with the clients ends at {reached}."
             )
-    return said
+    return sentences
 
 
-def warnings(arms: Arms) -> list[str]:
-    """Where a budget is not what the whole run certifies."""
-    said = []
-    for label, outcomes in arms.items():
-        mark = next((outcome.plan.label for outcome in outcomes if outcome.plan.label), "")
-        if not mark:
-            continue
-        asked, certified = (
-            least_middle_most(collect_epsilons(outcomes, field))
-            for field in ("epsilon_budget", "epsilon_spent")
-        )
-        said.append(
-            f"{label if mark == label else f'{label} ({mark})'}: the budget is NOT what the whole "
-            f"run certifies. Budget ε {asked}, certified ε {certified} ("
-            f"{terms_of(outcomes[0].plan)})."
-        )
-    return said
+def list_warnings(comparison: Comparison, label: str) -> list[str]:
+    """Warn where a method's budget is not what the whole run certifies."""
+    results = comparison.groups[label]
+    reason = next((result.plan.label for result in results if result.plan.label), "")
+    if not reason:
+        return []
+    budget, certified = (
+        least_middle_most(collect_epsilons(results, field))
+        for field in ("epsilon_budget", "epsilon_spent")
+    )
+    return [
+        f"{label if reason == label else f'{label} ({reason})'}: the budget is NOT what the whole "
+        f"run certifies. Budget ε {budget}, certified ε {certified} ({comparison.terms})."
+    ]
 
 
-def lead(arms: Arms) -> str:
-    """One line below the title."""
-    plan = next(iter(arms.values()))[0].plan
-    methods = f"{len(arms)} methods" if len(arms) > 1 else next(iter(arms))
+def describe_comparison(comparison: Comparison) -> str:
+    """Return the line below the title."""
+    plan, groups = comparison.plan, comparison.groups
+    methods = f"{len(groups)} methods" if len(groups) > 1 else next(iter(groups))
     return (
         f"{plan.data}: {methods}, {counted(len(plan.clients), 'client')}, "
-        f"{counted(plan.rounds, 'round')}; every ε at {terms_of(plan)}"
+        f"{counted(plan.rounds, 'round')}; every ε at {comparison.terms}"
     )

@@ -1,97 +1,80 @@
 """The tables of a page."""
 
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
 from pacdp.experiments import RunResult
 from pacdp.experiments.results import collect_epsilons
 from pacdp.federation import ClientResult
-from pacdp.formatting import (
-    NOTHING,
-    duration,
-    least_middle_most,
-    mean_and_deviation,
-    number,
-    score,
-    size,
-)
-from pacdp.report.comparison import Arms, finals, metric_of, terms_of
+from pacdp.formatting import NOTHING, duration, least_middle_most, number, score, size
+from pacdp.report.comparison import Comparison, describe_terms, format_stats
 from pacdp.report.figures.base import Table
-from pacdp.report.figures.clients import ordered
-from pacdp.stats import SampleStats
+from pacdp.report.figures.clients import sort_by_budget
+
+_Item = TypeVar("_Item")
 
 
-def methods_table(arms: Arms) -> Table:
-    """One row for each arm: what it reaches, what it was asked to keep, and what it certifies."""
-    metric, plan = metric_of(arms), next(iter(arms.values()))[0].plan
-    first = any(outcome.before_private_data for runs in arms.values() for outcome in runs)
-    headings = (
-        *("method", "seeds", f"final {metric}"),
-        *(("before private data",) if first else ()),
-        *("budget ε", "certified ε", "bytes in all", "time"),
-    )
-    rows = []
-    for label, outcomes in arms.items():
-        sent = [outcome.bytes_per_round * outcome.rounds for outcome in outcomes]
-        rows.append(
-            (
-                *(label, str(len(outcomes)), _mean(finals(outcomes, metric), metric)),
-                *((_before(outcomes, metric),) if first else ()),
-                least_middle_most(collect_epsilons(outcomes, "epsilon_budget")),
-                least_middle_most(collect_epsilons(outcomes, "epsilon_spent")),
-                size(sum(sent) / len(sent)),
-                duration(sum(outcome.seconds for outcome in outcomes) / len(outcomes)),
-            )
-        )
-    return Table(
-        headings,
-        tuple(rows),
-        "Mean ± standard deviation over seeds. ε: those of clients and seeds, or where many "
-        f"differ the least / median / most, at {terms_of(plan)}. Bytes: up and down, "
-        "all clients, all rounds of one run.",
-    )
-
-
-def _mean(found: Mapping[int, float], metric: str) -> str:
-    if not found:
-        return NOTHING
-    if len(found) == 1:
-        return score(next(iter(found.values())), metric)
-    spread = SampleStats.of(list(found.values()))
-    return mean_and_deviation(spread.mean, spread.deviation, metric)
-
-
-def _before(outcomes: Sequence[RunResult], metric: str) -> str:
-    """How good the first model was, where public records trained it."""
-    told = [outcome.before_private_data for outcome in outcomes]
-    return _mean({n: one[metric] for n, one in enumerate(told) if one}, metric)
-
-
-def clients_table(outcome: RunResult) -> Table:
-    """One row for each client of a run."""
-    return Table(
-        (
-            *("client", "records", "budget ε", "planned ε", "realised ε", "left ε"),
-            *("releases made / planned", "σ/C", "signal to noise", "refused", "failed"),
-            "accuracy",
+def tabulate_methods(comparison: Comparison) -> Table:
+    """Return one row for each method: its score, its budgets, and what it certifies."""
+    groups, metric = comparison.groups, comparison.metric
+    columns: dict[str, Callable[[str], str]] = {
+        "method": lambda label: label,
+        "seeds": lambda label: str(len(groups[label])),
+        f"final {metric}": lambda label: format_stats(comparison.final_stats(label), metric),
+        "before private data": lambda label: format_stats(comparison.initial_stats(label), metric),
+        "budget ε": lambda label: _format_epsilons(groups[label], "epsilon_budget"),
+        "certified ε": lambda label: _format_epsilons(groups[label], "epsilon_spent"),
+        "total traffic": lambda label: size(
+            statistics.fmean(result.bytes_per_round * result.rounds for result in groups[label])
         ),
-        tuple(_client(client) for client in ordered(outcome)),
-        f"Seed {outcome.plan.seed}. ε at {terms_of(outcome.plan)}; left is budget less realised.",
+        "time": lambda label: duration(
+            statistics.fmean(result.seconds for result in groups[label])
+        ),
+    }
+    if not any(comparison.initial_stats(label) for label in groups):
+        del columns["before private data"]
+    caption = (
+        f"Mean ± standard deviation over seeds. ε at {comparison.terms}, over clients and seeds: "
+        "single values, or minimum / median / maximum where many differ. Traffic: up and down, "
+        "all clients and rounds of one run."
     )
+    return _tabulate(columns, groups, caption)
 
 
-def _client(client: ClientResult) -> tuple[str, ...]:
-    private = client.epsilon_spent is not None
-    return (
-        client.name,
-        str(client.records),
-        number(client.epsilon_budget),
-        number(client.epsilon_planned, 6),
-        number(client.epsilon_spent, 6),
-        number(client.epsilon_left),
-        f"{client.releases} / {client.releases_planned}" if private else NOTHING,
-        number(client.noise_multiplier),
-        number(client.signal_to_noise),
-        str(client.refused),
-        str(client.failed),
-        score(client.accuracy, "accuracy"),
-    )
+def tabulate_clients(result: RunResult) -> Table:
+    """Return one row for each client of a run."""
+    columns: dict[str, Callable[[ClientResult], str]] = {
+        "client": lambda client: client.name,
+        "records": lambda client: str(client.records),
+        "budget ε": lambda client: number(client.epsilon_budget),
+        "planned ε": lambda client: number(client.epsilon_planned, 6),
+        "spent ε": lambda client: number(client.epsilon_spent, 6),
+        "remaining ε": lambda client: number(client.epsilon_left),
+        "releases made / planned": _format_releases,
+        "σ/C": lambda client: number(client.noise_multiplier),
+        "signal to noise": lambda client: number(client.signal_to_noise),
+        "refused": lambda client: str(client.refused),
+        "failed": lambda client: str(client.failed),
+        "accuracy": lambda client: score(client.accuracy, "accuracy"),
+    }
+    terms = describe_terms(result.plan)
+    caption = f"Seed {result.seed}. ε at {terms}; remaining is budget minus spent."
+    return _tabulate(columns, sort_by_budget(result), caption)
+
+
+def _tabulate(
+    columns: Mapping[str, Callable[[_Item], str]], items: Iterable[_Item], caption: str
+) -> Table:
+    rows = [tuple(format_cell(item) for format_cell in columns.values()) for item in items]
+    return Table(tuple(columns), rows, caption)
+
+
+def _format_epsilons(results: Iterable[RunResult], field: str) -> str:
+    return least_middle_most(collect_epsilons(results, field))
+
+
+def _format_releases(client: ClientResult) -> str:
+    if client.epsilon_spent is None:
+        return NOTHING
+    return f"{client.releases} / {client.releases_planned}"

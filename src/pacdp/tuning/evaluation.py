@@ -12,12 +12,11 @@ from pacdp.data import Dataset, Partition
 from pacdp.errors import InputError
 from pacdp.experiments import Experiment
 from pacdp.experiments.offline import setting_for
-from pacdp.features.base import Observer
-from pacdp.features.pipeline import quiet
 from pacdp.federation import Plan, make_plan, simulate
 from pacdp.methods import Method
 from pacdp.offline import Setting
 from pacdp.offline.grid_simulation import can_stack_plan, planned_bounds, score_plans
+from pacdp.progress import Progress, ignore_progress
 
 
 class Stage:
@@ -34,8 +33,10 @@ class Stage:
     'synthetic-for-heart'
     """
 
-    def __init__(self, read: tuple[Dataset, Partition], *, making: Observer = quiet) -> None:
-        self.read, self._making = read, making
+    def __init__(
+        self, read: tuple[Dataset, Partition], *, progress: Progress = ignore_progress
+    ) -> None:
+        self.read, self._progress = read, progress
         self._settings: dict[str, Setting] = {}
         self._scores: dict[str, list[float]] = {}
 
@@ -49,7 +50,7 @@ class Stage:
         """
         key = _key(experiment, skew, seeds)
         if key not in self._settings:
-            made = setting_for(experiment, read=self.read, observe=self._making)
+            made = setting_for(experiment, read=self.read, progress=self._progress)
             self._settings[key] = made if skew is None else _uneven(made, skew, seeds)
         return self._settings[key]
 

@@ -1,7 +1,7 @@
 """The whole search: the plan, then F under it, then the weights, then what may be expected."""
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -13,20 +13,16 @@ from pacdp.experiments import Experiment
 from pacdp.experiments.experiment import merged
 from pacdp.experiments.prepare import read_data
 from pacdp.features import Track, fit_features, refuse_public_overlap
-from pacdp.features.base import Observer as Making
-from pacdp.features.pipeline import quiet
 from pacdp.federation.budgets import deal_budgets
 from pacdp.methods import PacDp, find_method, import_method
 from pacdp.offline import Offline, Setting, fit_curve
 from pacdp.offline.configuration import Axis
+from pacdp.progress import Progress, ignore_progress
 from pacdp.tuning.coordinate_search import Found, Step, compared, search
 from pacdp.tuning.evaluation import Stage
 from pacdp.tuning.search_space import applied, axes, changed, changes, middle, told
 from pacdp.tuning.tuned_configuration import Expected, Promised, Tuned
 from pacdp.validation import count
-
-Observer = Callable[[str, int, int], None]
-"""Told what is tried, how many trainings are over, and about how many there will be."""
 
 # The first is the standard by which the others must not lose.
 WEIGHTS = ("size", "tempered", "inverse-noise", "inverse-variance")
@@ -39,8 +35,9 @@ _FINE = 9
 class _Count:
     """Trainings so far, told before each of them; there may be fewer than were reckoned with."""
 
-    def __init__(self, observe: Observer) -> None:
-        self._observe, self.done, self._ahead = observe, 0, 0
+    def __init__(self, task: str, progress: Progress) -> None:
+        self._task, self._progress = task, progress
+        self.done, self._ahead = 0, 0
 
     def expect(self, ahead: int) -> None:
         """So many are still to come, as far as can be told."""
@@ -49,7 +46,7 @@ class _Count:
     def begin(self, words: str, number: int = 1) -> None:
         """So many more begin."""
         self._ahead = max(self._ahead, number)
-        self._observe(words, self.done, self.done + self._ahead)
+        self._progress(self._task, self.done, self.done + self._ahead, words)
         self.done, self._ahead = self.done + number, self._ahead - number
 
 
@@ -62,8 +59,7 @@ def tune(
     start: Mapping[str, Any] | None = None,
     only: Sequence[str] | None = None,
     stage: Stage | None = None,
-    observe: Observer = quiet,
-    making: Making = quiet,
+    progress: Progress = ignore_progress,
 ) -> Tuned:
     """Choose a plan for a method on public data, under the experiment's own budgets.
 
@@ -71,8 +67,7 @@ def tune(
     then has F fitted under the plan that was found, and a rival its bound and distance searched
     more finely. The search starts in the middle of everything, or at ``start``. ``only`` names the
     settings that it may move; then nothing else is chosen either, and PAC-DP keeps one bound for
-    all. A ``stage`` that has seen other searches of the same data saves what they share;
-    ``making`` is told how far a representation is.
+    all. A ``stage`` that has seen other searches of the same data saves what they share.
 
     >>> from pacdp.experiments import read_experiment
     >>> found = tune(read_experiment("heart"), method="fedavg", seeds=1, sweeps=1)
@@ -84,14 +79,14 @@ def tune(
     for option, number in (("--seeds", seeds), ("--sweeps", sweeps)):
         count(option, number)
     private = kind.private
-    stage = stage or Stage(read_data(experiment.data, seed=0), making=making)
-    trainings = _Count(observe)
+    stage = stage or Stage(read_data(experiment.data, seed=0), progress=progress)
+    trainings = _Count(f"tuning {experiment.name}", progress)
     dataset, split = stage.read
     sizes = split.named_sizes if dataset.unit == "record" else split.named_units(dataset)
     searched = axes(
         *(experiment, name),
         clients=list(sizes.values()),
-        most=_directions(experiment, dataset, making),
+        most=_directions(experiment, dataset, progress),
     )
     budgets = deal_budgets(experiment.privacy.epsilon, len(sizes), 0)
     # With equal budgets and like sizes every rule is the same.
@@ -125,7 +120,7 @@ def tune(
         curve = fit_curve(
             _setting(stage, planned),
             _grid(found.point["bound"], budgets, seeds),
-            observe=lambda cell, score: trainings.begin("F under the plan"),
+            progress=lambda *_: trainings.begin("F under the plan"),
         )
         made = merged(made, {"methods": {name: {"curve": curve.model_dump(mode="json")}}})
     final = applied(experiment, made)
@@ -134,6 +129,7 @@ def tune(
     trainings.begin("what may be expected", seeds)
     reached = stage.scores(final, final.made_method(name), fresh)
     proxy = stage.setting(final).proxy
+    progress(f"tuning {experiment.name}", trainings.done, trainings.done)
     return Tuned(
         experiment=experiment.name,
         method=name,
@@ -167,13 +163,13 @@ def tune(
     )
 
 
-def _directions(experiment: Experiment, dataset: Dataset, making: Making) -> int | None:
+def _directions(experiment: Experiment, dataset: Dataset, progress: Progress) -> int | None:
     """How many directions a representation of images has; None where there is nothing to choose."""
     settings = experiment.representation
     if settings is None:
         return None
     refuse_public_overlap(settings, dataset)
-    ready = fit_features(settings, dataset.shape, for_selection=True, observe=making)
+    ready = fit_features(settings, dataset.shape, for_selection=True, progress=progress)
     return None if ready.projection is None else len(ready.projection.spread)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from matplotlib.figure import Figure
 
 from pacdp.paper.studies.summary import Gain
-from pacdp.report.figures.palette import LOOKS
+from pacdp.report.figures.palette import STYLES
 from pacdp.stats import confidence_radius
 
 # Panel, row, series.
@@ -23,14 +23,14 @@ def gains_figure(panels: Panels) -> Figure:
         axes.axvline(0, color="0.4", linewidth=1)
         for place, series in enumerate(panel.values()):
             for number, (name, gain) in enumerate(series.items()):
-                look = LOOKS[number]
+                style = STYLES[number]
                 radius = confidence_radius(gain.standard_error, gain.seeds)
                 axes.errorbar(
                     gain.points,
                     place + 0.18 * (number - (len(series) - 1) / 2),
                     xerr=radius if gain.seeds > 1 else 0.0,
-                    color=look.colour,
-                    marker=look.marker,
+                    color=style.colour,
+                    marker=style.marker,
                     linestyle="none",
                     capsize=2,
                     label=name if place == 0 else None,

@@ -6,7 +6,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from pacdp.report.figures.palette import LOOKS
+from pacdp.report.figures.palette import STYLES
 
 _MARKS: dict[str, dict[str, Any]] = {
     "PAC-DP, each run": {"marker": "o", "linestyle": "none", "markersize": 6, "alpha": 0.7},
@@ -22,7 +22,7 @@ def headline_figure(bars: Sequence[Mapping[str, Any]]) -> Figure:
     figure = Figure(figsize=(9, 1.6 + 0.42 * len(bars)), layout="constrained")
     axes = figure.add_subplot()
     tracks = list(dict.fromkeys(bar["track"] for bar in bars))
-    colours = {track: look.colour for track, look in zip(tracks, LOOKS, strict=False)}
+    colours = {track: style.colour for track, style in zip(tracks, STYLES, strict=False)}
     for place, bar in enumerate(bars):
         runs = [100 * value for value in bar["reached"]]
         look = {**_MARKS["PAC-DP, each run"], "color": colours[bar["track"]]}

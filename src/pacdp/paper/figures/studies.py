@@ -11,9 +11,9 @@ from pacdp.curve import Curve
 from pacdp.curve.paper import PUBLISHED_CURVES
 from pacdp.paper.studies.study import READINGS, Reading, Study, label
 from pacdp.paper.studies.summary import Found, Row
-from pacdp.report.figures.palette import Look, looks_of
+from pacdp.report.figures.palette import SeriesStyle, series_style
 
-Looks = Mapping[str, Look]
+Styles = Mapping[str, SeriesStyle]
 # More lines than this in one panel cannot be told apart.
 CROWD = 6
 
@@ -44,13 +44,13 @@ def contest_figure(found: Found) -> Figure:
     picture = Figure(figsize=(4.6 * len(kinds), 4.6 * len(drawn)), layout="constrained")
     # One scale for all: the eye compares readings.
     grid = picture.subplots(len(drawn), len(kinds), squeeze=False, sharey=True)
+    styles = {arm: series_style(position) for position, arm in enumerate(found.study.arms)}
     for line, arms in zip(grid, drawn, strict=True):
-        looks = looks_of({row.arm: row.runs for row in found.rows if row.arm in arms})
         for axes, kind in zip(line, kinds, strict=True):
             if kind is None:
-                _by_budget(axes, found, arms, looks)
+                _by_budget(axes, found, arms, styles)
             else:
-                _by_round(axes, found, arms, kind, looks)
+                _by_round(axes, found, arms, kind, styles)
             axes.axhline(100 * found.chance, color="black", linestyle=":", label="chance")
             axes.grid(alpha=0.3)
         handles = {h.get_label(): h for axes in line for h in axes.get_legend_handles_labels()[0]}
@@ -63,20 +63,20 @@ def contest_figure(found: Found) -> Figure:
 
 
 def _by_round(
-    axes: Axes, found: Found, arms: Sequence[str], reading: Reading, looks: Looks
+    axes: Axes, found: Found, arms: Sequence[str], reading: Reading, styles: Styles
 ) -> None:
     for arm in arms:
         row = found.row(arm, reading)
         if row is not None:
             seen = [row.over_rounds(run) for run in row.runs]
             values = 100 * np.array([list(one.values()) for one in seen])
-            _line(axes, looks[arm], label(arm), list(seen[0]), values)
+            _line(axes, styles[arm], label(arm), list(seen[0]), values)
         shown = reading == "as-published" and found.profile != "smoke"
         reported = _reported(found, arm, row) if shown else {}
         if reported:
             axes.plot(
                 *(list(reported), [100 * value for value in reported.values()], "*"),
-                color=looks[arm].colour,
+                color=styles[arm].colour,
                 markersize=9,
                 label=f"{label(arm)}, the paper",
             )
@@ -95,25 +95,27 @@ def _reported(found: Found, arm: str, row: Row | None) -> Mapping[int, float]:
     return {row.runs[0].plan.rounds: paper.final[arm]}
 
 
-def _by_budget(axes: Axes, found: Found, arms: Sequence[str], looks: Looks) -> None:
+def _by_budget(axes: Axes, found: Found, arms: Sequence[str], styles: Styles) -> None:
     for arm in arms:
         rows = [row for row in found.sweep if row.arm == arm]
         values = 100 * np.array([row.accuracies for row in rows]).T
-        _line(axes, looks[arm], label(arm), [row.epsilon or 0.0 for row in rows], values)
+        _line(axes, styles[arm], label(arm), [row.epsilon or 0.0 for row in rows], values)
     first = found.rows[0].runs[0].plan.privacy
     axes.set_xscale("log")
     axes.set_xlabel(f"ε of the whole run (δ = {first.delta:g}, {first.adjacency})")
     axes.set_title("certified, by budget", fontsize="medium")
 
 
-def _line(axes: Axes, look: Look, name: str, places: Sequence[float], values: np.ndarray) -> None:
+def _line(
+    axes: Axes, style: SeriesStyle, name: str, places: Sequence[float], values: np.ndarray
+) -> None:
     """Mean and band over seeds; values are (seeds, places)."""
-    mean, colour = values.mean(0), look.colour
+    mean, colour = values.mean(0), style.colour
     axes.plot(
         *(places, mean),
         color=colour,
-        linestyle=look.dash,
-        marker=look.marker,
+        linestyle=style.dash,
+        marker=style.marker,
         markersize=3.5,
         # A few tell lines apart; more make files large.
         markevery=max(1, len(places) // 8),

@@ -13,10 +13,9 @@ from pacdp.paper.studies.jobs import Cell, Job, cells, job
 from pacdp.paper.studies.section import SMOKE, Observer, Part, Portion, data_of
 from pacdp.paper.studies.study import Study, label
 from pacdp.paper.studies.summary import Found, gather
-from pacdp.report import Picture, page
-from pacdp.report.comparison import terms_of
-from pacdp.report.figures.comparison import by_epsilon
-from pacdp.report.figures.palette import looks_of
+from pacdp.report import Chart, Comparison, render_page
+from pacdp.report.comparison import describe_terms
+from pacdp.report.figures.comparison import plot_by_epsilon
 
 
 def contest_portions(study: Study) -> list[Portion]:
@@ -62,7 +61,7 @@ def _text(found: Found) -> str:
         f"{training.optimiser.name} at {training.optimiser.lr:g}; "
         f"{size(first.bytes_per_round * plan.rounds)} sent and received by all; {seeds}"
         f"{', mean ± standard deviation' if found.study.seeds > 1 else ''}. "
-        f"ε at {terms_of(plan)}; chance {100 * found.chance:.1f} %.",
+        f"ε at {describe_terms(plan)}; chance {100 * found.chance:.1f} %.",
         table.main_table(found),
     ]
     if found.row("pac-dp", "certified") is not None and found.study.seeds > 1:
@@ -87,25 +86,26 @@ def _page(found: Found, curve: Curve | None) -> str:
         f"The paper reports {100 * value:.1f} % for {label(arm)}."
         for arm, value in study.paper.final.items()
     ]
-    return page(
+    comparison = Comparison(arms)
+    return render_page(
         study.title,
-        arms,
+        comparison,
         curve=curve,
         commands=[f"pacdp reproduce {study.name} --profile {found.profile}"],
         notes=notes,
-        extra_figures=[_sweep(found)] if found.sweep else [],
+        extra_charts=[_plot_sweep(found, comparison)] if found.sweep else [],
     )
 
 
-def _sweep(found: Found) -> Picture:
+def _plot_sweep(found: Found, comparison: Comparison) -> Chart:
     series: dict[str, dict[float, list[float]]] = {}
     for row in found.sweep:
         assert row.epsilon is not None
         series.setdefault(label(row.arm), {})[row.epsilon] = row.accuracies
-    return by_epsilon(
+    return plot_by_epsilon(
         series,
-        terms=terms_of(found.rows[0].runs[0].plan),
+        terms=comparison.terms,
         chance=found.chance,
-        looks=looks_of({label(arm): runs for arm, runs in found.arms("certified").items()}),
+        styles=comparison.styles,
         title="Final accuracy against ε, certified",
     )

@@ -1,6 +1,6 @@
 """The demonstration: four hospitals, four budgets, one model, and no way to overspend."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,15 +9,14 @@ from matplotlib.figure import Figure
 
 from pacdp.curve import Curve
 from pacdp.errors import BudgetExceededError
-from pacdp.experiments import Experiment, Prepared, RunResult, prepare, read_experiment
+from pacdp.experiments import Experiment, Prepared, prepare, read_experiment
 from pacdp.experiments.execute import execute
 from pacdp.experiments.offline import setting_for
 from pacdp.federation import Broadcast, Client, Plan, Result
 from pacdp.offline import fit_curve
 from pacdp.privacy import Guarantee, SQLiteLedger
-from pacdp.report import page
-from pacdp.report.comparison import Arms, chance_of, over_rounds, terms_of
-from pacdp.report.figures.palette import looks_of
+from pacdp.report import Comparison, render_page
+from pacdp.report.comparison import describe_terms
 from pacdp.storage import write_whole
 
 # The paper's budget levels for Heart Disease; who holds which is an example.
@@ -80,11 +79,11 @@ def refusal(ready: Prepared, result: Result, ledgers: Sequence[SQLiteLedger]) ->
     raise AssertionError("a client answered more often than its plan and its budget allow")
 
 
-def write_report(path: Path, arms: Arms, curve: Curve, description: str) -> None:
+def write_report(path: Path, comparison: Comparison, curve: Curve, description: str) -> None:
     """The page of the demonstration."""
-    html = page(
+    html = render_page(
         "Four hospitals, four budgets",
-        arms,
+        comparison,
         description=description,
         curve=curve,
         commands=["pacdp demo"],
@@ -97,34 +96,34 @@ def write_report(path: Path, arms: Arms, curve: Curve, description: str) -> None
     write_whole(path, html)
 
 
-def figure(arms: Mapping[str, Sequence[RunResult]]) -> Figure:
-    """Accuracy over the rounds beside the budgets, spent and not exceeded."""
-    picture = Figure(figsize=(11, 4.8), layout="constrained")
-    left, right = picture.subplots(1, 2)
-    _accuracy(left, {method: arms[method] for method in DRAWN})
-    _budgets(right, arms["pac-dp"][0].plan)
-    return picture
+def draw_figure(comparison: Comparison) -> Figure:
+    """Draw the accuracy by round beside the budgets, which are spent and never exceeded."""
+    figure = Figure(figsize=(11, 4.8), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    _draw_accuracy(left, comparison)
+    _draw_budgets(right, comparison.plan)
+    return figure
 
 
-def _accuracy(axes: Axes, arms: Arms) -> None:
-    looks = looks_of(arms)
-    for method, outcomes in arms.items():
-        spreads = over_rounds(outcomes, "accuracy")
-        rounds, look = list(spreads), looks[method]
-        mean = 100 * np.array([one.mean for one in spreads.values()])
-        spread = 100 * np.array([one.deviation for one in spreads.values()])
+def _draw_accuracy(axes: Axes, comparison: Comparison) -> None:
+    for method in DRAWN:
+        stats, style = comparison.scores_by_round(method), comparison.styles[method]
+        rounds = list(stats)
+        mean = 100 * np.array([point.mean for point in stats.values()])
+        deviation = 100 * np.array([point.deviation for point in stats.values()])
         axes.plot(
             *(rounds, mean),
-            color=look.colour,
-            linestyle=look.dash,
-            marker=look.marker,
+            color=style.colour,
+            linestyle=style.dash,
+            marker=style.marker,
             markersize=4,
             label=METHODS[method],
         )
-        axes.fill_between(rounds, mean - spread, mean + spread, alpha=0.12, color=look.colour, lw=0)
-    chance = chance_of(arms)
-    assert chance is not None
-    axes.axhline(100 * chance, color="black", linestyle=":", label="chance")
+        axes.fill_between(
+            rounds, mean - deviation, mean + deviation, alpha=0.12, color=style.colour, lw=0
+        )
+    assert comparison.chance is not None
+    axes.axhline(100 * comparison.chance, color="black", linestyle=":", label="chance")
     axes.set_xlabel("round")
     axes.set_ylabel("test accuracy in % (mean ± s.d.)")
     budgets = ", ".join(f"{epsilon:g}" for epsilon in EPSILONS)
@@ -133,7 +132,7 @@ def _accuracy(axes: Axes, arms: Arms) -> None:
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), fontsize="small", ncols=1)
 
 
-def _budgets(axes: Axes, plan: Plan) -> None:
+def _draw_budgets(axes: Axes, plan: Plan) -> None:
     rounds = range(1, plan.rounds + 1)
     # Hospitals with one budget spend alike: one line stands for them all.
     for epsilon in sorted({task.epsilon for task in plan.clients}, reverse=True):
@@ -144,7 +143,7 @@ def _budgets(axes: Axes, plan: Plan) -> None:
         axes.axhline(epsilon, color=line.get_color(), linestyle="--", label=f"budget {epsilon:g}")
     axes.set_yscale("log")
     axes.set_xlabel("round")
-    axes.set_ylabel(f"certified ε so far ({terms_of(plan)})")
+    axes.set_ylabel(f"certified ε so far ({describe_terms(plan)})")
     axes.set_title("Each spends its own budget, and not more")
     axes.grid(alpha=0.3)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), fontsize="small", ncols=2)

@@ -1,213 +1,198 @@
-"""What each client is promised, and what it gets.
+"""The privacy and the accuracy of single clients.
 
-Who holds which budget is drawn from the seed, so these show one run and not a mean over seeds.
+Which client holds which budget is drawn from the seed, so these charts show the run of one seed
+and no mean over seeds.
 """
 
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 
 from pacdp.experiments import RunResult
 from pacdp.experiments.results import collect_epsilons
 from pacdp.federation import ClientResult
 from pacdp.formatting import number, score
-from pacdp.report.comparison import Arms, checked, terms_of
-from pacdp.report.figures.base import Picture, Sketch, Table, Tip, plain, printable, short
-from pacdp.report.figures.palette import look, looks_of
+from pacdp.report.comparison import Comparison, describe_terms
+from pacdp.report.figures.base import (
+    Chart,
+    ChartBuilder,
+    Point,
+    Table,
+    escape_mathtext,
+    replace_control_characters,
+    shorten,
+)
+from pacdp.report.figures.palette import series_style
 
-# More names than these do not fit below an axis.
+# More names do not fit below an axis.
 MOST_NAMES = 12
+MOST_LEVELS = 8
 
 
-def ordered(outcome: RunResult) -> list[ClientResult]:
-    """A run's clients by budget, and within one as they come."""
-    named = [c.model_copy(update={"name": printable(c.name)}) for c in outcome.clients]
-    return sorted(named, key=lambda client: client.epsilon_budget or 0)
+def sort_by_budget(result: RunResult) -> list[ClientResult]:
+    """Sort a run's clients by budget, with names that can be shown in a document."""
+    clients = [
+        client.model_copy(update={"name": replace_control_characters(client.name)})
+        for client in result.clients
+    ]
+    return sorted(clients, key=lambda client: client.epsilon_budget or 0)
 
 
-def client_epsilon(outcome: RunResult) -> Picture | None:
-    """Budget, planned and realised ε of each client; None where a method has no guarantee."""
-    clients, said = ordered(outcome), terms_of(outcome.plan)
-    if any(client.epsilon_budget is None for client in clients):
+def plot_client_epsilon(result: RunResult) -> Chart | None:
+    """Plot budget, planned and spent ε of each client; None for a method without a guarantee."""
+    clients, terms = sort_by_budget(result), describe_terms(result.plan)
+    budgets = collect_epsilons([result], "epsilon_budget")
+    if len(budgets) < len(clients):
         return None
-    sketch = Sketch(height=3.3)
-    axes = sketch.axes[0]
+    builder = ChartBuilder(height=3.3)
+    axes = builder.axes[0]
     size = 9 if len(clients) <= MOST_NAMES else 5
-    kinds = (
-        ("budget", "epsilon_budget", "_", size * 1.7, False, look(6)),
-        ("planned", "epsilon_planned", "o", size, True, look(1)),
-        ("realised", "epsilon_spent", "o", size * 0.5, False, look(0)),
-    )
-    handles = []
-    for kind, field, marker, points, hollow, chosen in kinds:
-        # An ε of 0 has no place on a logarithmic axis: nothing was released.
-        there = [(n, c) for n, c in enumerate(clients, 1) if getattr(c, field)]
-        tips = [Tip(_promise(client), client.name) for _, client in there]
-        heights = [getattr(client, field) for _, client in there]
-        sketch.points(
-            *(axes, [n for n, _ in there], heights, tips, chosen),
+    kinds = {
+        "epsilon_budget": ("budget", "_", size * 1.7, False, series_style(6)),
+        "epsilon_planned": ("planned", "o", size, True, series_style(1)),
+        "epsilon_spent": ("spent", "o", size * 0.5, False, series_style(0)),
+    }
+    for field, (label, marker, points, hollow, style) in kinds.items():
+        builder.add_points(
+            axes,
+            [
+                Point(place, epsilon, _describe_epsilon(client), client.name)
+                for place, client in enumerate(clients, 1)
+                # An ε of 0 (nothing was released) has no place on a logarithmic axis.
+                if (epsilon := getattr(client, field))
+            ],
+            style,
+            label=label,
             size=points,
             hollow=hollow,
             marker=marker,
         )
-        face = "none" if hollow else chosen.colour
-        handles.append(
-            Line2D(
-                *([], []),
-                linestyle="none",
-                marker=marker,
-                color=chosen.colour,
-                markerfacecolor=face,
-                markersize=min(points, 9),
-                label=kind,
-            )
-        )
-    sketch.logarithmic(axes, y=True)
-    if not outcome.plan.label:
-        sketch.ticks(axes.yaxis, sorted(set(collect_epsilons([outcome], "epsilon_budget"))))
-    _names(sketch, axes, clients, f"ε ({said})")
-    sketch.place(handles)
+    builder.use_log_scale(axes, y=True)
+    if not result.plan.label:
+        builder.set_ticks(axes.yaxis, sorted(set(budgets)))
+    _label_clients(builder, axes, clients, f"ε ({terms})")
     rows = [
         (
             client.name,
-            *(number(getattr(client, field), 6) for _, field, *_ in kinds),
+            *(number(getattr(client, field), 6) for field in kinds),
             number(client.epsilon_left),
         )
         for client in clients
     ]
-    unseen = sum(not client.epsilon_spent for client in clients)
-    return sketch.done(
+    idle = sum(not client.epsilon_spent for client in clients)
+    headings = ("client", "budget ε", "planned ε", "spent ε", "remaining ε")
+    return builder.build(
         "ε of each client",
-        f"Budget, planned and realised ε by client, ordered by budget, at {said}."
-        + (f" {unseen} of them released nothing and have no realised ε." if unseen else ""),
-        Table(
-            ("client", "budget ε", "planned ε", "realised ε", "left ε"),
-            tuple(rows),
-            f"ε at {said}, seed {outcome.plan.seed}",
-        ),
+        f"Budget, planned and spent ε by client, sorted by budget, at {terms}."
+        + (f" {idle} of them released nothing and have spent no ε." if idle else ""),
+        Table(headings, rows, f"ε at {terms}, seed {result.seed}"),
     )
 
 
-def _promise(client: ClientResult) -> str:
+def _describe_epsilon(client: ClientResult) -> str:
     left = client.epsilon_left
     return (
         f"{client.name}: budget ε {client.epsilon_budget:g}, "
-        f"planned {number(client.epsilon_planned, 4)}, "
-        f"realised {number(client.epsilon_spent, 4)}"
-        + ("" if left is None else f", left {number(left)}")
+        f"planned {number(client.epsilon_planned, 4)}, spent {number(client.epsilon_spent, 4)}"
+        + ("" if left is None else f", remaining {number(left)}")
         + f" ({client.adjacency})"
     )
 
 
-def client_accuracy(outcome: RunResult) -> Picture | None:
-    """The accuracy that each client sees; None for regression.
+def plot_client_accuracy(result: RunResult) -> Chart | None:
+    """Plot the accuracy that each client sees; None for regression.
 
-    Chance is another for each of them, and is not drawn.
+    Chance is not drawn, since it differs from client to client.
     """
-    clients = ordered(outcome)
-    there = [(n, c) for n, c in enumerate(clients, 1) if c.accuracy is not None]
-    if not there:
+    clients = sort_by_budget(result)
+    if all(client.accuracy is None for client in clients):
         return None
-    sketch = Sketch(height=3.0)
-    axes = sketch.axes[0]
+    builder = ChartBuilder(height=3.0)
+    axes = builder.axes[0]
     levels = sorted({client.epsilon_budget or 0 for client in clients})
-    for place, level in enumerate(levels):
-        mine = [(n, c) for n, c in there if (c.epsilon_budget or 0) == level]
-        tips = [Tip(_seen(client), client.name) for _, client in mine]
-        heights = [100 * (client.accuracy or 0) for _, client in mine]
-        size = 7 if len(clients) <= MOST_NAMES else 4.5
-        sketch.points(axes, [n for n, _ in mine], heights, tips, look(place), size=size)
-    _names(sketch, axes, clients, "test accuracy in %")
-    if levels != [0] and len(levels) <= 8:
-        said = terms_of(outcome.plan)
-        entries = {f"budget ε = {level:g}": look(n) for n, level in enumerate(levels)}
-        sketch.legend(entries, lines=False)
-        note = f" Marks tell budgets apart; ε at {said}."
-    else:
-        note = ""
-    return sketch.done(
+    labelled = levels != [0] and len(levels) <= MOST_LEVELS
+    for position, level in enumerate(levels):
+        builder.add_points(
+            axes,
+            [
+                Point(place, 100 * client.accuracy, _describe_accuracy(client), client.name)
+                for place, client in enumerate(clients, 1)
+                if client.accuracy is not None and (client.epsilon_budget or 0) == level
+            ],
+            series_style(position),
+            label=f"budget ε = {level:g}" if labelled else "",
+            size=7 if len(clients) <= MOST_NAMES else 4.5,
+        )
+    _label_clients(builder, axes, clients, "test accuracy in %")
+    note = f" Markers distinguish budgets; ε at {describe_terms(result.plan)}." if labelled else ""
+    rows = [(client.name, score(client.accuracy, "accuracy")) for client in clients]
+    return builder.build(
         "Accuracy of each client",
-        "What the final model reaches on test records like a client's own, ordered by budget. "
-        "Chance is another for each: where all have one diagnosis, saying it is always right."
-        + note,
-        Table(
-            ("client", "accuracy"),
-            tuple((client.name, score(client.accuracy, "accuracy")) for client in clients),
-            f"seed {outcome.plan.seed}",
-        ),
+        "Accuracy of the final model on test records distributed like the client's own, sorted by "
+        "budget. Chance differs from client to client: where all records have one label, "
+        f"predicting it is always right.{note}",
+        Table(("client", "accuracy"), rows, f"seed {result.seed}"),
     )
 
 
-def _seen(client: ClientResult) -> str:
+def _describe_accuracy(client: ClientResult) -> str:
     budget = client.epsilon_budget
-    asked = "" if budget is None else f" (budget ε {budget:g}, {client.adjacency})"
-    return f"{client.name}: {score(client.accuracy, 'accuracy')}{asked}"
+    note = "" if budget is None else f" (budget ε {budget:g}, {client.adjacency})"
+    return f"{client.name}: {score(client.accuracy, 'accuracy')}{note}"
 
 
-def signal_to_noise(arms: Arms) -> Picture | None:
-    """The best case of a release of each client over its noise; None where nothing is noised."""
-    looks, plan = looks_of(checked(arms)), next(iter(arms.values()))[0].plan
-    said = terms_of(plan)
-    noised = {
+def plot_signal_to_noise(comparison: Comparison) -> Chart | None:
+    """Plot each client's best-case signal-to-noise ratio; None where nothing is noised."""
+    terms = comparison.terms
+    series = {
         label: [
-            client
-            for client in ordered(outcomes[0])
+            (client, client.epsilon_budget, client.signal_to_noise)
+            for client in sort_by_budget(results[0])
             if client.signal_to_noise is not None and client.epsilon_budget is not None
         ]
-        for label, outcomes in arms.items()
+        for label, results in comparison.groups.items()
     }
-    noised = {label: clients for label, clients in noised.items() if clients}
-    if not noised:
+    series = {label: clients for label, clients in series.items() if clients}
+    if not series:
         return None
-    sketch = Sketch()
-    axes = sketch.axes[0]
-    for place, (label, clients) in enumerate(noised.items()):
-        shift = 1.05 ** (place - (len(noised) - 1) / 2)
-        tips = [
-            Tip(
-                f"{label}, {client.name}: signal to noise {number(client.signal_to_noise)} "
-                f"(budget ε {client.epsilon_budget:g}, {client.adjacency})",
-                client.name,
-            )
-            for client in clients
-        ]
-        x = [(client.epsilon_budget or 0) * shift for client in clients]
-        y = [client.signal_to_noise or 0 for client in clients]
-        sketch.points(axes, x, y, tips, looks[label], alpha=0.8)
-    sketch.logarithmic(axes, x=True, y=True)
-    sketch.label(axes, f"budget ε ({said})", "signal over noise (ratio)")
-    every = [client.epsilon_budget or 0 for clients in noised.values() for client in clients]
-    sketch.ticks(axes.xaxis, sorted(set(every)))
-    sketch.legend({label: looks[label] for label in noised}, lines=False)
-    rows = [
-        (
-            f"{label}, {client.name}",
-            f"{client.epsilon_budget:g}",
-            number(client.signal_to_noise),
-        )
-        for label, clients in noised.items()
-        for client in clients
-    ]
-    return sketch.done(
-        "Signal to noise",
-        "The length of the largest possible signal of one release over that of its noise, for each "
-        f"client of the first seed. Below 1 noise is the longer one. ε at {said}.",
-        Table(("method, client", "budget ε", "signal to noise"), tuple(rows), f"ε at {said}"),
+    builder = ChartBuilder()
+    axes = builder.axes[0]
+    rows, budgets = [], set()
+    for position, (label, clients) in enumerate(series.items()):
+        shift = 1.05 ** (position - (len(series) - 1) / 2)
+        points = []
+        for client, budget, ratio in clients:
+            name = f"{label}, {client.name}"
+            note = f"(budget ε {budget:g}, {client.adjacency})"
+            text = f"{name}: signal to noise {number(ratio)} {note}"
+            points.append(Point(budget * shift, ratio, text, client.name))
+            rows.append((name, f"{budget:g}", number(ratio)))
+            budgets.add(budget)
+        builder.add_points(axes, points, comparison.styles[label], label=label, alpha=0.8)
+    builder.use_log_scale(axes, x=True, y=True)
+    builder.label_axes(axes, f"budget ε ({terms})", "signal-to-noise ratio")
+    builder.set_ticks(axes.xaxis, sorted(budgets))
+    return builder.build(
+        "Signal-to-noise ratio",
+        "Norm of the largest possible clipped sum over the norm of its noise, for each client of "
+        f"the first seed. Below 1, noise dominates. ε at {terms}.",
+        Table(("method, client", "budget ε", "signal-to-noise ratio"), rows, f"ε at {terms}"),
     )
 
 
-def _names(sketch: Sketch, axes: Axes, clients: Sequence[ClientResult], y: str) -> None:
-    """Clients along an axis: by name while names fit, else by their place."""
+def _label_clients(
+    builder: ChartBuilder, axes: Axes, clients: Sequence[ClientResult], y: str
+) -> None:
+    """Label the x axis with the clients' names while they fit, else with their positions."""
     axes.set_xlim(0.4, len(clients) + 0.6)
     axes.grid(visible=False, axis="x")
     if len(clients) > MOST_NAMES:
-        sketch.whole(axes)
-        sketch.label(axes, "client, by its place when ordered by budget", y)
+        builder.use_integer_ticks(axes)
+        builder.label_axes(axes, "position of the client when sorted by budget", y)
         return
-    names = [plain(short(client.name)) for client in clients]
-    crowded = sum(map(len, names)) > 70
+    names = [escape_mathtext(shorten(client.name)) for client in clients]
     axes.set_xticks(range(1, len(clients) + 1), names)
+    crowded = sum(map(len, names)) > 70
     for text in axes.get_xticklabels() if crowded else ():
         text.set(rotation=30, ha="right", rotation_mode="anchor")
-    sketch.label(axes, "client, ordered by budget", y)
+    builder.label_axes(axes, "client, sorted by budget", y)

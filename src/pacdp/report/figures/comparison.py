@@ -1,231 +1,189 @@
-"""What methods reach: over the rounds, in the end, and by budget."""
+"""Scores of methods: by round, at the end, and by budget."""
 
 from collections.abc import Mapping, Sequence
 
-from pacdp.formatting import NOTHING, counted, mean_and_deviation, score
-from pacdp.report.comparison import (
-    Arms,
-    by_level,
-    chance_of,
-    checked,
-    finals,
-    metric_of,
-    over_rounds,
-    terms_of,
+from pacdp.formatting import NOTHING, counted, score
+from pacdp.report.comparison import Comparison, format_stats
+from pacdp.report.figures.base import (
+    Chart,
+    ChartBuilder,
+    Point,
+    Table,
+    display_factor,
+    escape_mathtext,
+    shorten,
 )
-from pacdp.report.figures.base import Picture, Sketch, Table, Tip, plain, short, thinned
-from pacdp.report.figures.palette import Look, look, looks_of
+from pacdp.report.figures.palette import SeriesStyle, series_style
 from pacdp.stats import SampleStats
 
 
-def accuracy_over_rounds(arms: Arms) -> Picture:
-    """Mean over seeds in a band of one standard deviation of the headline metric."""
-    metric, chance, looks = metric_of(checked(arms)), chance_of(arms), looks_of(arms)
-    sketch, factor = Sketch(height=4.2), _factor(metric)
-    axes = sketch.axes[0]
-    spreads = {label: over_rounds(outcomes, metric) for label, outcomes in arms.items()}
-    for label, spread in spreads.items():
-        rounds = list(spread)
-        mean = [factor * one.mean for one in spread.values()]
-        deviation = [factor * one.deviation for one in spread.values()]
-        sketch.line(axes, rounds, mean, looks[label])
-        if any(deviation):
-            axes.fill_between(
-                rounds,
-                [m - d for m, d in zip(mean, deviation, strict=True)],
-                [m + d for m, d in zip(mean, deviation, strict=True)],
-                color=looks[label].colour,
-                # Many bands over one another hide the lines.
-                alpha=0.1 if len(arms) <= 4 else 0.045,
-                linewidth=0,
+def plot_scores_by_round(comparison: Comparison) -> Chart:
+    """Plot the mean score over seeds by round, in a band of one standard deviation."""
+    metric, factor = comparison.metric, display_factor(comparison.metric)
+    builder = ChartBuilder(height=4.2)
+    axes = builder.axes[0]
+    series = {label: comparison.scores_by_round(label) for label in comparison.groups}
+    for label, by_round in series.items():
+        style = comparison.styles[label]
+        points = [
+            Point(
+                number, factor * stats.mean, f"{label}, round {number}: {_describe(stats, metric)}"
             )
-        marked = thinned(rounds)
-        tips = [
-            Tip(f"{label}, round {one}: {_spread(spread[one], metric, len(arms[label]))}")
-            for one in marked
+            for number, stats in by_round.items()
         ]
-        heights = [factor * spread[one].mean for one in marked]
-        sketch.points(axes, marked, heights, tips, looks[label])
-    if chance is not None:
-        sketch.level(axes, factor * chance)
-    sketch.whole(axes)
-    sketch.label(axes, "round", _axis(metric))
-    sketch.legend(looks, chance=chance)
-    every = sorted({one for spread in spreads.values() for one in spread})
-    numbers = Table(
-        ("round", *arms),
-        tuple(
-            (
-                str(one),
-                *(
-                    mean_and_deviation(spread[one].mean, spread[one].deviation, metric)
-                    if one in spread
-                    else NOTHING
-                    for spread in spreads.values()
-                ),
-            )
-            for one in every
-        ),
-        f"{metric} on test records, mean ± standard deviation over seeds",
-    )
-    return sketch.done(
-        f"{metric.capitalize()} over the rounds",
-        f"{metric.capitalize()} of the shared model on test records after each round"
-        f"{_band(arms)}{_chance_words(chance)}.",
-        numbers,
-    )
-
-
-def final_by_method(arms: Arms) -> Picture:
-    """The final score of each arm: its mean, its spread, and every seed."""
-    metric, chance, looks = metric_of(checked(arms)), chance_of(arms), looks_of(arms)
-    factor, rows = _factor(metric), []
-    sketch = Sketch(height=1.1 + 0.34 * len(arms))
-    axes = sketch.axes[0]
-    for place, (label, outcomes) in enumerate(arms.items()):
-        found = finals(outcomes, metric)
-        if not found:
-            rows.append((label, NOTHING, NOTHING))
-            continue
-        spread = SampleStats.of(list(found.values()))
-        said = _spread(spread, metric, len(found))
-        axes.errorbar(
-            factor * spread.mean,
-            place,
-            xerr=factor * spread.deviation,
-            color=looks[label].colour,
-            linewidth=2.6,
-            alpha=0.45,
+        builder.add_points(axes, points, style, label=label, joined=True)
+        axes.fill_between(
+            list(by_round),
+            [factor * (stats.mean - stats.deviation) for stats in by_round.values()],
+            [factor * (stats.mean + stats.deviation) for stats in by_round.values()],
+            color=style.colour,
+            # Many overlapping bands would hide the lines.
+            alpha=0.1 if len(series) <= 4 else 0.045,
+            linewidth=0,
         )
-        each = [factor * one for one in found.values()]
-        tips = [Tip(f"{label}, seed {seed}: {score(one, metric)}") for seed, one in found.items()]
-        if len(found) > 1:
-            above = [place - 0.24] * len(each)
-            sketch.points(axes, each, above, tips, looks[label], size=3.2, marker="o", alpha=0.7)
-        mean = [factor * spread.mean]
-        sketch.points(axes, mean, [place], [Tip(f"{label}: {said}")], looks[label], size=7)
-        rows.append((label, said, ", ".join(score(one, metric) for one in found.values())))
-    axes.set_yticks(range(len(arms)), [plain(short(label, 44)) for label in arms])
-    axes.set_ylim(len(arms) - 0.5, -0.6)
-    axes.grid(visible=False, axis="y")
-    if chance is not None:
-        sketch.level(axes, factor * chance, upright=True)
-        sketch.legend({}, chance=chance)
-    sketch.label(axes, _axis(metric), "")
-    return sketch.done(
-        f"Final {metric} by method",
-        f"The large mark is the mean, the bar one standard deviation to both sides, and each small "
-        f"point one seed{_chance_words(chance)}.",
-        Table(("method", f"final {metric}", "each seed"), tuple(rows)),
+    builder.add_chance(axes, comparison.chance, metric)
+    builder.use_integer_ticks(axes)
+    builder.label_axes(axes, "round", _axis_label(metric))
+    seeds = max(len(results) for results in comparison.groups.values())
+    shown = "for one seed" if seeds == 1 else f"mean ± one standard deviation over {seeds} seeds"
+    return builder.build(
+        f"{metric.capitalize()} by round",
+        f"Test {metric} of the global model after each round, {shown}."
+        f"{_explain_chance(comparison.chance, metric)}",
+        _tabulate("round", series, metric, f"Test {metric}, mean ± standard deviation over seeds"),
     )
 
 
-def by_epsilon(
-    series: Mapping[str, Mapping[float, Sequence[float]]],
+def plot_final_scores(comparison: Comparison) -> Chart:
+    """Plot the final score of each method: mean, standard deviation and every seed."""
+    metric, labels = comparison.metric, list(comparison.groups)
+    factor, rows = display_factor(metric), []
+    builder = ChartBuilder(height=1.1 + 0.34 * len(labels))
+    axes = builder.axes[0]
+    for place, label in enumerate(labels):
+        scores, stats = comparison.final_scores(label), comparison.final_stats(label)
+        each = ", ".join(score(value, metric) for value in scores.values())
+        rows.append((label, format_stats(stats, metric), each or NOTHING))
+        if stats is None:
+            continue
+        style, mean = comparison.styles[label], factor * stats.mean
+        deviation = factor * stats.deviation
+        axes.errorbar(mean, place, xerr=deviation, color=style.colour, linewidth=2.6, alpha=0.45)
+        if stats.count > 1:
+            points = [
+                Point(factor * value, place - 0.24, f"{label}, seed {seed}: {score(value, metric)}")
+                for seed, value in scores.items()
+            ]
+            builder.add_points(axes, points, style, size=3.2, marker="o", alpha=0.7)
+        point = Point(mean, place, f"{label}: {_describe(stats, metric)}")
+        builder.add_points(axes, [point], style, size=7)
+    axes.set_yticks(range(len(labels)), [escape_mathtext(shorten(label, 44)) for label in labels])
+    axes.set_ylim(len(labels) - 0.5, -0.6)
+    axes.grid(visible=False, axis="y")
+    builder.add_chance(axes, comparison.chance, metric, vertical=True)
+    builder.label_axes(axes, _axis_label(metric), "")
+    return builder.build(
+        f"Final {metric} by method",
+        "Large markers show the mean over seeds, bars ± one standard deviation, and small markers "
+        f"single seeds.{_explain_chance(comparison.chance, metric)}",
+        Table(("method", f"final {metric}", "single seeds"), rows),
+    )
+
+
+def plot_by_epsilon(
+    scores: Mapping[str, Mapping[float, Sequence[float]]],
     *,
     terms: str,
     chance: float | None = None,
     metric: str = "accuracy",
-    looks: Mapping[str, Look] | None = None,
+    styles: Mapping[str, SeriesStyle] | None = None,
     title: str = "",
-    what: str = "budget",
-) -> Picture:
-    """Scores of each series over ε, one for each seed. ``terms`` says what every ε stands for.
+) -> Chart:
+    """Plot scores against ε: for each series and each ε one value per seed.
 
-    >>> picture = by_epsilon({"fixed": {0.1: [0.5, 0.6], 1.0: [0.8]}}, terms="δ = 1e-05, zero-out")
-    >>> picture.numbers.rows
-    (('0.1', '55.0 ± 7.1 %'), ('1', '80.0 ± 0.0 %'))
+    ``terms`` names the δ and the adjacency of every ε.
+
+    >>> chart = plot_by_epsilon(
+    ...     {"fixed": {0.1: [0.5, 0.6], 1.0: [0.8]}}, terms="δ = 1e-05, zero-out"
+    ... )
+    >>> chart.table.rows
+    [('0.1', '55.0 ± 7.1 %'), ('1', '80.0 %')]
     """
-    sketch, factor = Sketch(), _factor(metric)
-    axes, chosen = sketch.axes[0], looks or {name: look(n) for n, name in enumerate(series)}
-    for place, (name, values) in enumerate(series.items()):
-        spreads = {epsilon: SampleStats.of(values[epsilon]) for epsilon in sorted(values)}
-        # Side by side, so that bars at the same ε can be told apart.
+    builder, factor = ChartBuilder(), display_factor(metric)
+    axes = builder.axes[0]
+    styles = styles or {label: series_style(n) for n, label in enumerate(scores)}
+    series = {
+        label: {epsilon: SampleStats.of(values[epsilon]) for epsilon in sorted(values)}
+        for label, values in scores.items()
+    }
+    for place, (label, by_epsilon) in enumerate(series.items()):
+        # A small shift keeps error bars at the same ε apart.
         shift = 1.035 ** (place - (len(series) - 1) / 2)
-        x = [epsilon * shift for epsilon in spreads]
-        y = [factor * one.mean for one in spreads.values()]
-        sketch.line(axes, x, y, chosen[name])
+        points = [
+            Point(
+                epsilon * shift,
+                factor * stats.mean,
+                f"{label}, ε = {epsilon:g} ({terms}): {_describe(stats, metric)}",
+            )
+            for epsilon, stats in by_epsilon.items()
+        ]
         axes.errorbar(
-            *(x, y),
-            yerr=[factor * one.deviation for one in spreads.values()],
+            [point.x for point in points],
+            [point.y for point in points],
+            yerr=[factor * stats.deviation for stats in by_epsilon.values()],
             fmt="none",
-            ecolor=chosen[name].colour,
+            ecolor=styles[label].colour,
             alpha=0.45,
             linewidth=1.6,
         )
-        tips = [
-            Tip(f"{name}, ε = {epsilon:g} ({terms}): {_spread(one, metric, len(values[epsilon]))}")
-            for epsilon, one in spreads.items()
-        ]
-        sketch.points(axes, x, y, tips, chosen[name], size=5)
-    sketch.logarithmic(axes, x=True)
-    every = sorted({epsilon for values in series.values() for epsilon in values})
-    sketch.ticks(axes.xaxis, every)
-    if chance is not None:
-        sketch.level(axes, factor * chance)
-    sketch.label(axes, f"{what} ε ({terms})", _axis(metric))
-    sketch.legend({name: chosen[name] for name in series}, chance=chance)
-    rows = [
-        (f"{epsilon:g}", *(_cell(values, epsilon, metric) for values in series.values()))
-        for epsilon in every
-    ]
-    return sketch.done(
+        builder.add_points(axes, points, styles[label], label=label, joined=True, size=5)
+    builder.use_log_scale(axes, x=True)
+    builder.set_ticks(
+        axes.xaxis, sorted({epsilon for values in scores.values() for epsilon in values})
+    )
+    builder.add_chance(axes, chance, metric)
+    builder.label_axes(axes, f"budget ε ({terms})", _axis_label(metric))
+    return builder.build(
         title or f"{metric.capitalize()} by ε",
-        f"Mean over seeds, with one standard deviation to both sides{_chance_words(chance)}. "
-        f"ε at {terms}.",
-        Table((f"{what} ε", *series), tuple(rows), f"{metric} by {what} ε at {terms}"),
+        f"Mean ± one standard deviation over seeds.{_explain_chance(chance, metric)} ε at {terms}.",
+        _tabulate("budget ε", series, metric, f"{metric.capitalize()} by budget ε at {terms}"),
     )
 
 
-def accuracy_by_level(arms: Arms) -> Picture | None:
-    """The accuracy for the records of those who hold each budget: who pays for privacy.
+def plot_accuracy_by_budget(comparison: Comparison) -> Chart | None:
+    """Plot the accuracy for the clients that hold each budget: who pays for privacy.
 
-    None where there are no two levels to compare.
+    Returns None where there are no two budgets to compare. Chance is not drawn, since it differs
+    between the budgets' holders.
     """
-    plan = next(iter(checked(arms).values()))[0].plan
-    series = {label: by_level(outcomes) for label, outcomes in arms.items()}
-    series = {label: levels for label, levels in series.items() if levels}
-    if max((len(levels) for levels in series.values()), default=0) < 2:
+    scores = {label: comparison.accuracy_by_budget(label) for label in comparison.groups}
+    scores = {label: levels for label, levels in scores.items() if levels}
+    if max((len(levels) for levels in scores.values()), default=0) < 2:
         return None
-    return by_epsilon(
-        series,
-        terms=terms_of(plan),
-        # Chance is another for those of each level.
-        looks=looks_of(arms),
-        title="Accuracy by budget level",
-    )
+    title, styles = "Accuracy by budget", comparison.styles
+    return plot_by_epsilon(scores, terms=comparison.terms, styles=styles, title=title)
 
 
-def _cell(values: Mapping[float, Sequence[float]], epsilon: float, metric: str) -> str:
-    if epsilon not in values:
-        return NOTHING
-    spread = SampleStats.of(values[epsilon])
-    return mean_and_deviation(spread.mean, spread.deviation, metric)
+def _tabulate(
+    heading: str, series: Mapping[str, Mapping[float, SampleStats]], metric: str, caption: str
+) -> Table:
+    """Return one column for each series and one row for each place that any of them has."""
+    places = sorted({place for stats in series.values() for place in stats})
+    rows = [
+        (f"{place:g}", *(format_stats(stats.get(place), metric) for stats in series.values()))
+        for place in places
+    ]
+    return Table((heading, *series), rows, caption)
 
 
-def _factor(metric: str) -> float:
-    return 100 if metric == "accuracy" else 1
-
-
-def _axis(metric: str) -> str:
+def _axis_label(metric: str) -> str:
     return "test accuracy in %" if metric == "accuracy" else f"test {metric}"
 
 
-def _spread(spread: SampleStats, metric: str, seeds: int) -> str:
-    if seeds == 1:
-        return score(spread.mean, metric)
-    said = mean_and_deviation(spread.mean, spread.deviation, metric)
-    return f"{said} over {counted(seeds, 'seed')}"
+def _describe(stats: SampleStats, metric: str) -> str:
+    seeds = f" over {counted(stats.count, 'seed')}" if stats.count > 1 else ""
+    return format_stats(stats, metric) + seeds
 
 
-def _band(arms: Arms) -> str:
-    most = max(len(outcomes) for outcomes in arms.values())
-    if most == 1:
-        return ", of one seed"
-    return f": the mean over {most} seeds, in a band of one standard deviation"
-
-
-def _chance_words(chance: float | None) -> str:
-    if chance is None:
-        return ""
-    return "; chance is what always saying the most frequent class reaches"
+def _explain_chance(chance: float | None, metric: str) -> str:
+    return "" if chance is None else f" Chance is the {metric} of the best constant prediction."
