@@ -20,14 +20,9 @@ class DocstringsToMarkdown(Extension):
 def to_markdown(docstring: str) -> str:
     """Put the examples of a docstring into code blocks and remove reST roles.
 
-    >>> print(to_markdown("See :func:`calibrate`.\\n\\n>>> 1 + 1\\n2\\n\\nDone."))
-    See `calibrate`.
-    <BLANKLINE>
-    ```pycon
-    >>> 1 + 1
-    2
-    ```
-    <BLANKLINE>
-    Done.
+    >>> to_markdown("See :func:`calibrate`.")
+    'See `calibrate`.'
+    >>> to_markdown(">>> 1 + 1\\n2").splitlines()
+    ['```pycon', '>>> 1 + 1', '2', '```']
     """
     return EXAMPLE.sub(r"```pycon\n\g<0>\n```", ROLE.sub("", docstring))
