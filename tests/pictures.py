@@ -3,7 +3,7 @@
 ``python -m tests.pictures`` draws them anew into docs/pictures.
 """
 
-from pacdp.report.figures.features import draw_generated_images
+from pacdp.reporting.figures.features import draw_generated_images
 from tests.documentation import ROOT
 
 if __name__ == "__main__":

@@ -31,13 +31,19 @@ def import_object(option: str, path: str) -> Any:
     ...
     pacdp.errors.InputError: method = 'no_such_module:Method': cannot be imported (No module ...
     """
-    module = path.partition(":")[0]
+    import_module(f"{option} = {path!r}", path.partition(":")[0])
+    return find_object(option, path)
+
+
+def import_module(where: str, module: str) -> None:
+    """Import a module of the user's own; one in the working directory is found, too."""
+    if "" not in sys.path:
+        sys.path.insert(0, "")
     try:
         importlib.import_module(module)
     except Exception as error:  # a module can fail in any way while it is imported
         said = " ".join(str(error).split())
-        raise InputError(f"{option} = {path!r}: cannot be imported ({said})") from error
-    return find_object(option, path)
+        raise InputError(f"{where}: cannot be imported ({said})") from error
 
 
 def find_object(option: str, path: str) -> Any:

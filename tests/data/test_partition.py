@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pacdp.data import Partition, load_dataset, partition_records
 from pacdp.data.partition import RULES
 from pacdp.errors import DataError, InputError
-from pacdp.report.figures.data import draw_partition
+from pacdp.reporting.figures.data import draw_partition
 
 DIGITS = load_dataset("digits")
 

@@ -21,7 +21,7 @@ from pacdp.methods import build_method
 from pacdp.offline import Axis, Cell, Grid, Offline, fit_curve
 from pacdp.offline.grid import Kept, in_process, run_grid
 from pacdp.offline.grid_simulation import can_stack_plan, score_pairs
-from pacdp.report.figures.curve import draw_curve
+from pacdp.reporting.figures.curve import draw_curve
 from pacdp.tasks import Classification
 from tests.plans import plan_of, proxy_task_of
 

@@ -1,4 +1,8 @@
-"""The ``pacdp`` command and its one way of saying no: a single line and exit code 2."""
+"""The ``pacdp`` command and its one way of saying no: a single line and exit code 2.
+
+Each command imports what it needs when it is called, so that ``--help`` and ``--version`` need not
+wait for scipy and torch.
+"""
 
 import sys
 from typing import Annotated
@@ -59,14 +63,27 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="The version.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Show the version and exit."
+        ),
     ] = False,
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show the traceback of a refusal.")
-    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    modules: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--import",
+            metavar="MODULE",
+            help="Import a module of your own first, such as one that registers methods.",
+        ),
+    ] = None,
 ) -> None:
     """Federated learning in which every client chooses its own privacy budget, and gets it."""
     _wanted["debug"] = debug
+    for module in modules or []:
+        from pacdp.plugins import import_module
+
+        import_module("--import", module)
 
 
 def main() -> None:

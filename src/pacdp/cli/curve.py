@@ -13,13 +13,11 @@ from pacdp import formatting
 from pacdp.cli import options
 from pacdp.cli.options import Changes, Name, Profile
 from pacdp.cli.output import print_json, print_rows
-from pacdp.cli.progress import bar, waiting
+from pacdp.cli.progress import show_progress
 from pacdp.errors import InputError
 
 if TYPE_CHECKING:
     from pacdp.curve import Curve
-    from pacdp.experiments import Experiment
-    from pacdp.offline import Cell, Setting
     from pacdp.offline.grid import Worker
 
 app = typer.Typer(no_args_is_help=True, help="Inspect and compare curves F(ε).")
@@ -45,12 +43,11 @@ def fit_command(
     as_json: options.Json = False,
 ) -> None:
     """Simulate training on public data over a grid of budgets and clipping bounds, and fit F(ε)."""
-    from pacdp.experiments import read_experiment
-    from pacdp.experiments.offline import setting_for
+    from pacdp import api
+    from pacdp.offline import in_process
 
-    changes = [*(changes or []), *([] if proxy is None else [f"offline.proxy={proxy}"])]
-    # The experiment may refer to the curve file that is about to be written.
-    experiment = read_experiment(name, profile=profile, changes=changes, curves=False)
+    changed = [*(changes or []), *([] if proxy is None else [f"offline.proxy={proxy}"])]
+    experiment = api.load_experiment(name, profile=profile, changes=changed, curves=False)
     scores = out.with_name(f"{out.name}.scores.jsonl")
     if out.exists() and not resume:
         raise InputError(f"--out {out}: exists already, must be a new file (or use --resume)")
@@ -58,9 +55,13 @@ def fit_command(
         raise InputError(f"{scores}: belongs to an interrupted fit; use --resume, or remove it")
     if not out.parent.is_dir():
         raise InputError(f"--out {out}: its folder does not exist")
-    with waiting() as making:
-        setting = setting_for(experiment, observe=making)
-    curve = fit_with_progress(experiment, setting, scores=scores, cluster=cluster)
+    worker: Worker = in_process
+    if cluster is not None:
+        from pacdp.cluster import on_ray
+
+        worker = on_ray(cluster)
+    with show_progress() as progress:
+        curve = api.fit(experiment, scores=scores, worker=worker, progress=progress)
     curve.save(out)
     scores.unlink(missing_ok=True)
     if as_json:
@@ -68,36 +69,6 @@ def fit_command(
         return
     _print_curve(curve)
     typer.echo(f"curve: {out}")
-
-
-def fit_with_progress(
-    experiment: "Experiment",
-    setting: "Setting",
-    *,
-    scores: Path | None = None,
-    cluster: str | None = None,
-) -> "Curve":
-    """Fit the curve of an experiment while showing a progress bar."""
-    from pacdp.offline import fit_curve
-    from pacdp.offline.grid import Kept, in_process
-
-    offline = experiment.offline
-    worker: Worker = in_process
-    if cluster is not None:
-        from pacdp.cluster import on_ray
-
-        worker = on_ray(cluster)
-    budgets, bounds = (len(offline.axis(axis)) for axis in ("budgets", "bounds"))
-    # Regret takes two more trainings per budget and seed.
-    total = budgets * (bounds + 2) * offline.seeds
-    kept = Kept.open(scores, setting)
-    with bar(f"fitting F on {setting.proxy.data.name}", total) as (progress, task):
-
-        def observe(cell: "Cell", score: float) -> None:
-            progress.advance(task)
-
-        progress.advance(task, len(kept.scores))
-        return fit_curve(setting, offline, kept=kept, worker=worker, observe=observe)
 
 
 @app.command("show")
@@ -157,7 +128,7 @@ def plot_command(
 ) -> None:
     """Plot the score matrix P, the selected bounds and the fitted families."""
     from pacdp.curve import Curve
-    from pacdp.report.figures.curve import draw_curve
+    from pacdp.reporting.figures.curve import draw_curve
 
     curve = Curve.load(file)
     options.picture(out)

@@ -11,7 +11,6 @@ from rich.table import Table
 from pacdp.cli import options
 from pacdp.cli.output import print_json, print_rows
 from pacdp.errors import DataError, InputError
-from pacdp.validation import member
 
 if TYPE_CHECKING:
     from pacdp.data.images import ImageSet
@@ -64,6 +63,7 @@ def get(
 ) -> None:
     """Bring a data set here, verified. An interrupted download goes on where it stopped."""
     from pacdp.data import data_folder, fetch
+    from pacdp.validation import member
 
     member("--via", via, VIA)
     files = _files(name)
@@ -200,9 +200,9 @@ def plot(
     from pacdp.data import load_dataset
     from pacdp.data import partition_records as split
     from pacdp.data.partition import SETTINGS
-    from pacdp.report.figures.data import draw_partition
+    from pacdp.reporting.figures.data import draw_partition
 
-    member("--out, its ending", out.suffix, (".png", ".svg", ".pdf"))
+    options.picture(out)
     if save is not None and save.resolve() == out.resolve():
         raise InputError(f"--save {save}: must be another file than --out")
     for path in (out, save):

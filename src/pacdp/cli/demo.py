@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pacdp import formatting
-from pacdp.cli.progress import bar
+from pacdp.cli.progress import show_progress
 from pacdp.errors import InputError
 
 
@@ -24,7 +24,7 @@ def demo_command(
     from pacdp.experiments.results import collect_epsilons
     from pacdp.federation import Result
     from pacdp.paper.studies import demo
-    from pacdp.report.comparison import Comparison, format_stats
+    from pacdp.reporting.comparison import Comparison, format_stats
 
     if out.exists() and not out.is_dir():
         raise InputError(f"--out {out}: is a file, must be a folder")
@@ -35,19 +35,17 @@ def demo_command(
     groups: dict[str, list[RunResult]] = {method: [] for method in demo.METHODS}
     first: Result | None = None
     made = demo.experiment()
-    with bar("fitting F on public data", len(runs) + 1) as (shown, task):
-        curve = demo.fit(made)
+    with show_progress() as progress:
+        curve = demo.fit(made, progress)
         ready = demo.prepared(made, curve, "pac-dp", 0)
         ledgers = demo.open_ledgers(folder, ready.plan)
-        shown.advance(task)
-        for method, seed in runs:
-            shown.update(task, description=f"training {method}")
+        for number, (method, seed) in enumerate(runs):
+            progress("training", number, len(runs), f"{method}, seed {seed}")
             prepared = ready if first is None else demo.prepared(made, curve, method, seed)
             # One run draws on real ledgers, in files; the others keep their books in memory.
             result = demo.train(prepared, ledgers if first is None else None)
             first = first or result
             groups[method].append(RunResult.of(prepared, result))
-            shown.advance(task)
     assert first is not None
     plan, comparison = ready.plan, Comparison(groups)
     terms = f"ε at {comparison.terms}"

@@ -67,12 +67,12 @@ def predict_command(
 
 def seen(plan: "Plan", data: str, dataset: "Dataset") -> "Dataset":
     """Records as the run's model saw them."""
-    from pacdp.cli.progress import waiting
+    from pacdp.cli.progress import show_progress
     from pacdp.features import fit_features
 
     assert plan.representation is not None
-    with waiting() as making:
-        ready = fit_features(plan.representation, dataset.shape, observe=making)
+    with show_progress() as progress:
+        ready = fit_features(plan.representation, dataset.shape, progress=progress)
         # A few directions of other images are as many numbers, and mean something else.
         apart = [key for key, was in plan.provenance.items() if ready.provenance.get(key) != was]
         if apart:
@@ -81,7 +81,7 @@ def seen(plan: "Plan", data: str, dataset: "Dataset") -> "Dataset":
                 f"({apart[0]} is {ready.provenance.get(apart[0])}, must be "
                 f"{plan.provenance[apart[0]]})"
             )
-        return ready.transform(dataset, observe=making)
+        return ready.transform(dataset, progress=progress)
 
 
 def _inputs(plan: "Plan", data: str, device: str) -> tuple[Any, Any]:

@@ -4,14 +4,15 @@ import csv
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pacdp.cli import options
 from pacdp.cli.output import print_json, print_rows
-from pacdp.privacy import DEFAULT_DELTA, Adjacency, Guarantee, SQLiteLedger
-from pacdp.validation import member, positive, single
+
+if TYPE_CHECKING:
+    from pacdp.privacy import SQLiteLedger
 
 app = typer.Typer(no_args_is_help=True, help="Read, check and govern a client's ledger.")
 
@@ -32,13 +33,16 @@ def create(
     path: LedgerPath,
     client: Annotated[str, typer.Option(help="Whose ledger it is.")],
     epsilon: Annotated[float, typer.Option(help="The budget, > 0, for all runs together.")],
-    delta: options.Delta = DEFAULT_DELTA,
-    adjacency: options.AdjacencyName = Adjacency.ZERO_OUT.value,
+    delta: options.Delta = options.DEFAULT_DELTA,
+    adjacency: options.AdjacencyName = options.DEFAULT_ADJACENCY,
     unit: Annotated[
         str, typer.Option(help="What ε protects: a record, or a patient with several records.")
     ] = "record",
 ) -> None:
     """Make a new ledger with its budget. An existing file is never touched."""
+    from pacdp.privacy import Adjacency, Guarantee, SQLiteLedger
+    from pacdp.validation import positive, single
+
     epsilon = single("epsilon", positive("epsilon", epsilon))
     budget = Guarantee(
         epsilon=epsilon, delta=delta, adjacency=Adjacency.parse(adjacency), unit=unit
@@ -49,7 +53,7 @@ def create(
 @app.command()
 def show(path: LedgerPath, head: Head = None, as_json: options.Json = False) -> None:
     """Whose it is, its budget, what is spent, what is left, and its head."""
-    ledger = SQLiteLedger(path, head=head)
+    ledger = _open(path, head)
     if not as_json:
         _summary(ledger)
         return
@@ -71,7 +75,7 @@ def show(path: LedgerPath, head: Head = None, as_json: options.Json = False) -> 
 @app.command()
 def verify(path: LedgerPath, head: Head = None) -> None:
     """Check the file, its chain and its arithmetic; with --head also that it is not older."""
-    ledger = SQLiteLedger(path, head=head)
+    ledger = _open(path, head)
     typer.echo(f"{path}: intact, {len(ledger.entries)} entries, head {ledger.head}")
 
 
@@ -83,8 +87,10 @@ def export(
     ] = "json",
 ) -> None:
     """Print every entry, for an auditor."""
+    from pacdp.validation import member
+
     member("--format", form, ("json", "csv"))
-    entries = [entry.to_dict() for entry in SQLiteLedger(path).entries]
+    entries = [entry.to_dict() for entry in _open(path).entries]
     if form == "csv":
         writer = csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n")
         writer.writeheader()
@@ -101,12 +107,18 @@ def set_budget(
     reason: Annotated[str, typer.Option(help="Why; kept in the entry.")] = "",
 ) -> None:
     """Change the budget. The change is an entry of its own."""
-    ledger = SQLiteLedger(path)
+    ledger = _open(path)
     ledger.set_budget(epsilon, reason=reason)
     _summary(ledger)
 
 
-def _summary(ledger: SQLiteLedger) -> None:
+def _open(path: Path, head: str | None = None) -> "SQLiteLedger":
+    from pacdp.privacy import SQLiteLedger
+
+    return SQLiteLedger(path, head=head)
+
+
+def _summary(ledger: "SQLiteLedger") -> None:
     state = ledger.filter
     rows = {
         "client": ledger.client,

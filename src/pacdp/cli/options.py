@@ -1,25 +1,29 @@
-"""Options that several commands share, in one wording."""
+"""Options that several commands share.
 
+Nothing heavy is imported here: ``pacdp --help`` must not wait for it.
+"""
+
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from pacdp.errors import InputError
-from pacdp.privacy import ACCOUNTANTS, Adjacency, Scope
-from pacdp.validation import member
 
-
-def _choices(names: list[str]) -> str:
-    return "|".join(names)
-
+PUBLISHED = "published"
+# Tests compare these with the package.
+ADJACENCIES = "zero-out|replace-one"
+SCOPES = "total|per-release"
+ACCOUNTANTS = "exact|rdp|paper-rdp|pld|basic"
+DEFAULT_DELTA, DEFAULT_ADJACENCY, DEFAULT_SCOPE = 1e-5, "zero-out", "total"
 
 Delta = Annotated[float, typer.Option(help="δ of the guarantee, in (0, 1).")]
 AdjacencyName = Annotated[
     str,
     typer.Option(
         "--adjacency",
-        metavar=_choices([a.value for a in Adjacency]),
+        metavar=ADJACENCIES,
         help="Which data sets are neighbours: a record against a null record, or any other one.",
     ),
 ]
@@ -27,7 +31,7 @@ AccountantName = Annotated[
     str | None,
     typer.Option(
         "--accountant",
-        metavar=_choices(list(ACCOUNTANTS)),
+        metavar=ACCOUNTANTS,
         help="Default: exact; pld where records are Poisson-sampled.",
     ),
 ]
@@ -35,7 +39,7 @@ ScopeName = Annotated[
     str,
     typer.Option(
         "--scope",
-        metavar=_choices([s.value for s in Scope]),
+        metavar=SCOPES,
         help="What ε covers: the whole training, or each release alone (as the paper reads it).",
     ),
 ]
@@ -53,7 +57,26 @@ Changes = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, as training.rounds=5."),
 ]
-Device = Annotated[str, typer.Option(help="Where tensors live: cpu, cuda, mps.")]
+Seed = Annotated[
+    int, typer.Option(help="Random seed for initialisation, noise, sampling and budget assignment.")
+]
+MethodName = Annotated[
+    str | None,
+    typer.Option(
+        "--method",
+        metavar="NAME",
+        help="Another method, as fixed:clipping_bound=5 or my_module:MyMethod.",
+    ),
+]
+PlanName = Annotated[
+    str,
+    typer.Option(
+        "--configuration",
+        metavar="published|FILE",
+        help="The experiment's own settings, or a file of what pacdp tune chose.",
+    ),
+]
+Device = Annotated[str, typer.Option(help="Device for tensors: cpu, cuda or mps.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
@@ -94,6 +117,29 @@ def sizes(profile: str | None, changes: list[str]) -> list[str]:
     return [*chosen, *(word for one in changes for word in ("--set", one))]
 
 
+def loading(plan: str, profile: str | None, changes: Sequence[str] | None) -> dict[str, Any]:
+    """The arguments of :func:`pacdp.load_experiment` that these options stand for."""
+    configuration = None if plan == PUBLISHED else Path(plan)
+    return {"profile": profile, "changes": changes or [], "configuration": configuration}
+
+
+def configurations(files: Sequence[str], methods: Sequence[str]) -> dict[str, str]:
+    """Which method has which file of a tuned configuration; the others run as published."""
+    from pacdp.tuning import Tuned
+
+    found: dict[str, str] = {}
+    for file in files:
+        if file == PUBLISHED:
+            continue
+        method = Tuned.load(Path(file)).method
+        if method not in methods:
+            raise InputError(f"--configuration {file}: is for {method}, must be among --methods")
+        if method in found:
+            raise InputError(f"--configuration {file}: is the second for {method}, must be one")
+        found[method] = file
+    return found
+
+
 def device(name: str) -> str:
     """The device, if it is there."""
     import torch
@@ -109,14 +155,14 @@ def device(name: str) -> str:
 
 def picture(path: Path) -> Path:
     """A path for a new picture, of a kind that can be drawn."""
+    from pacdp.validation import member
+
     member("--out, its ending", path.suffix, (".png", ".svg", ".pdf"))
     return new_file(path)
 
 
 def new_file(path: Path) -> Path:
     """A path at which nothing is yet, in a folder that is there."""
-    if path.exists():
-        raise InputError(f"{path}: exists already, and is not touched")
-    if not path.parent.is_dir():
-        raise InputError(f"{path}: its folder does not exist")
-    return path
+    from pacdp.api import require_new_file
+
+    return require_new_file(path)

@@ -9,10 +9,9 @@ from rich.table import Table
 
 from pacdp import formatting
 from pacdp.cli import options, rendering
-from pacdp.cli.chosen import PUBLISHED, MethodName, PlanName, Seed, method_of, planned, seed_of
-from pacdp.cli.options import Changes, Name, Profile
+from pacdp.cli.options import PUBLISHED, Changes, MethodName, Name, PlanName, Profile, Seed
 from pacdp.cli.output import print_json, print_rows
-from pacdp.cli.progress import waiting
+from pacdp.cli.progress import show_progress
 
 if TYPE_CHECKING:
     from pacdp.federation import Plan
@@ -29,15 +28,14 @@ def plan_command(
     as_json: options.Json = False,
 ) -> None:
     """Show what a training will do, release and cost. Nothing is trained."""
+    from pacdp import api
     from pacdp.experiments.cost import estimate_cost
-    from pacdp.experiments.prepare import plan_for, read_data
 
-    experiment = planned(name, plan=plan, method=method, profile=profile, changes=changes or [])
-    chosen = method_of(experiment, method)
-    dataset, split = read_data(experiment.data, seed=seed_of(seed))
-    with waiting() as making:
-        made = plan_for(experiment, chosen, dataset, split, seed=seed, observe=making)
-    price = estimate_cost(made)
+    loading = options.loading(plan, profile, changes)
+    experiment = api.load_experiment(name, **loading)
+    with show_progress() as progress:
+        made = api.plan(name, method=method, seed=seed, progress=progress, **loading)
+    chosen, price = made.made_method, estimate_cost(made)
     if out is not None:
         options.new_file(out)
         made.save(out)

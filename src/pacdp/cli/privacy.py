@@ -1,23 +1,16 @@
 """``pacdp account`` and ``pacdp calibrate``."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pacdp.cli import options
 from pacdp.cli.output import print_json, print_rows
 from pacdp.errors import InputError
-from pacdp.privacy import (
-    DEFAULT_DELTA,
-    Adjacency,
-    Guarantee,
-    Release,
-    Scope,
-    account,
-    calibrate,
-    calibrate_sampling_rate,
-)
+
+if TYPE_CHECKING:
+    from pacdp.privacy import Guarantee, Release
 
 
 def account_command(
@@ -29,17 +22,19 @@ def account_command(
         list[int],
         typer.Option(help="How many releases a record can influence; one, or one per multiplier."),
     ],
-    delta: options.Delta = DEFAULT_DELTA,
-    adjacency: options.AdjacencyName = Adjacency.ZERO_OUT.value,
+    delta: options.Delta = options.DEFAULT_DELTA,
+    adjacency: options.AdjacencyName = options.DEFAULT_ADJACENCY,
     accountant: options.AccountantName = None,
     sampling_rate: options.SamplingRate = None,
-    scope: options.ScopeName = Scope.TOTAL.value,
+    scope: options.ScopeName = options.DEFAULT_SCOPE,
     as_json: options.Json = False,
 ) -> None:
     """What do these releases cost?
 
     Example: pacdp account --noise-multiplier 48.448 --releases 13
     """
+    from pacdp.privacy import Adjacency, Release, account
+
     if len(releases) not in (1, len(noise_multiplier)):
         raise InputError(
             f"--releases: given {len(releases)} times, must be given once or as often as "
@@ -62,21 +57,23 @@ def account_command(
 def calibrate_command(
     epsilon: Annotated[float, typer.Option(help="The budget, > 0.")],
     releases: Annotated[int, typer.Option(help="How many releases a record can influence.")],
-    delta: options.Delta = DEFAULT_DELTA,
-    adjacency: options.AdjacencyName = Adjacency.ZERO_OUT.value,
+    delta: options.Delta = options.DEFAULT_DELTA,
+    adjacency: options.AdjacencyName = options.DEFAULT_ADJACENCY,
     accountant: options.AccountantName = None,
     sampling_rate: options.SamplingRate = None,
     noise_multiplier: Annotated[
         float | None,
         typer.Option(help="Given σ/C: find the largest Poisson sampling rate instead."),
     ] = None,
-    scope: options.ScopeName = Scope.TOTAL.value,
+    scope: options.ScopeName = options.DEFAULT_SCOPE,
     as_json: options.Json = False,
 ) -> None:
     """How much noise does a budget ask for?
 
     Example: pacdp calibrate --epsilon 0.1 --releases 13
     """
+    from pacdp.privacy import Guarantee, Scope, account, calibrate, calibrate_sampling_rate
+
     if noise_multiplier is None:
         calibration = calibrate(
             epsilon=epsilon,
@@ -114,7 +111,9 @@ def calibrate_command(
     _show(guarantee, [plan], as_json)
 
 
-def _show(guarantee: Guarantee, releases: Sequence[Release], as_json: bool) -> None:
+def _show(guarantee: "Guarantee", releases: Sequence["Release"], as_json: bool) -> None:
+    from pacdp.privacy import Scope, account
+
     noise = [release.noise_multiplier for release in releases]
     counts = [release.count for release in releases]
     rate = releases[0].sampling_rate

@@ -1,52 +1,45 @@
-"""Progress for a person who waits."""
+"""Progress bars for a person who waits; silent in a file or a pipe."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
+if TYPE_CHECKING:
+    from rich.progress import TaskID
 
-Making = Callable[[str, int, int], None]
-"""Told what is being made, how much of it is over, and how much there is."""
+    from pacdp.progress import Progress
+
+# A bar must keep its place beside a long note.
+_NOTE_WIDTH = 60
 
 
 @contextmanager
-def bar(description: str, total: int) -> Iterator[tuple[Progress, TaskID]]:
-    """A progress bar for a person who waits; quiet in a file or a pipe."""
-    with _progress() as shown:
-        yield shown, shown.add_task(description, total=total, note="")
+def show_progress() -> Iterator["Progress"]:
+    """Show a bar for each task that is reported, until it is finished."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
-
-@contextmanager
-def waiting() -> Iterator[Making]:
-    """Bars that come only where a representation is being made, and go when it is."""
-    with _progress(transient=True) as shown:
-        yield making(shown)
-
-
-def making(shown: Progress) -> Making:
-    """Gives each part of a representation a line of its own among the bars."""
-    tasks: dict[str, TaskID] = {}
-
-    def observe(words: str, done: int, total: int) -> None:
-        if words not in tasks:
-            tasks[words] = shown.add_task(words, total=total, note="")
-        shown.update(tasks[words], completed=done, total=total, visible=done < total)
-
-    return observe
-
-
-def _progress(*, transient: bool = False) -> Progress:
     console = Console(stderr=True)
     columns = (
         *(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()),
         *(TextColumn("{task.fields[note]}"), TimeRemainingColumn()),
     )
-    return Progress(*columns, console=console, disable=not console.is_terminal, transient=transient)
+    tasks: dict[str, TaskID] = {}
+    with Progress(
+        *columns, console=console, disable=not console.is_terminal, transient=True
+    ) as bars:
+
+        def update(task: str, done: int, total: int, note: str = "") -> None:
+            if task not in tasks:
+                tasks[task] = bars.add_task(task, total=total, note="")
+            # The end of a note is what changes.
+            shown = note if len(note) <= _NOTE_WIDTH else f"…{note[1 - _NOTE_WIDTH :]}"
+            bars.update(tasks[task], completed=done, total=total, note=shown, visible=done < total)
+
+        yield update

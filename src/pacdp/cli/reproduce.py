@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from pacdp.cli.progress import bar
+from pacdp.cli.progress import show_progress
 from pacdp.errors import InputError
 
 
@@ -47,10 +47,13 @@ def reproduce_command(
     count("--jobs", jobs)
     shelf = Shelf(out, profile=profile, resume=resume)
     steps = sum(one.steps for study in wanted for one in portions(study))
-    with bar("reproducing", steps) as (shown, task):
+    done = 0
+    with show_progress() as progress:
 
-        def observe(words: str, steps: int) -> None:
-            shown.update(task, description=words, advance=steps)
+        def observe(words: str, advance: int) -> None:
+            nonlocal done
+            done += advance
+            progress("reproducing", done, steps, words)
 
         reproduce(wanted, shelf, jobs=jobs, observe=observe)
     page = write_results(shelf, studies())

@@ -12,15 +12,10 @@ from rich.table import Table
 from pacdp.cli import options, rendering
 from pacdp.cli.options import Changes, Name, Profile
 from pacdp.cli.output import print_json, print_rows
-from pacdp.cli.progress import bar, making
-from pacdp.tuning import tune
-from pacdp.validation import count
+from pacdp.cli.progress import show_progress
 
 if TYPE_CHECKING:
     from pacdp.tuning import Tuned
-
-# Of what is said beside the bar.
-_WIDTH = 28
 
 
 def tune_command(
@@ -28,44 +23,46 @@ def tune_command(
     method: Annotated[
         str | None, typer.Option(metavar="NAME", help="Another method than the experiment's.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="A new file for the plan.")] = Path("tuned.json"),
+    out: Annotated[Path, typer.Option(help="A new file for the configuration.")] = Path(
+        "tuned.json"
+    ),
     seeds: Annotated[int, typer.Option(help="Trainings of each candidate.")] = 5,
-    sweeps: Annotated[int, typer.Option(help="How often each setting is gone over at most.")] = 2,
+    sweeps: Annotated[int, typer.Option(help="Maximum passes over the search space.")] = 2,
     profile: Profile = None,
     changes: Changes = None,
     as_json: options.Json = False,
 ) -> None:
-    """Choose rounds, steps, batch, distance, bound and more on public data; F and weights, too."""
-    from pacdp.experiments import read_experiment
+    """Choose a method's hyperparameters, its curve F and the weights of clients on public data."""
+    from pacdp import api
+    from pacdp.validation import count
 
     options.new_file(out)
     count("--seeds", seeds)
     count("--sweeps", sweeps)
-    # It may name a curve that is not there yet; the search fits its own.
-    experiment = read_experiment(name, profile=profile, changes=changes or [], curves=False)
-    with bar(f"tuning {experiment.name}", 1) as (shown, task):
-
-        def observe(words: str, done: int, total: int) -> None:
-            # What moves last stands last, and a bar must keep its place beside the words.
-            note = words if len(words) <= _WIDTH else f"…{words[1 - _WIDTH :]}"
-            shown.update(task, completed=done, total=total, note=note)
-
-        found = tune(
-            experiment,
+    with show_progress() as progress:
+        found = api.tune(
+            name,
             method=method,
             seeds=seeds,
             sweeps=sweeps,
-            observe=observe,
-            making=making(shown),
+            profile=profile,
+            changes=changes or [],
+            progress=progress,
         )
-        shown.update(task, completed=found.trainings, total=found.trainings, note="")
     found.save(out)
     if as_json:
         print_json({"file": str(out), **found.summary})
         return
     _print(found)
-    command = ["pacdp", "run", name, "--plan", str(out), *options.sizes(profile, changes or [])]
-    typer.echo(f"plan: {out}\nuse it: {shlex.join(command)}")
+    command = [
+        "pacdp",
+        "run",
+        name,
+        "--configuration",
+        str(out),
+        *options.sizes(profile, changes or []),
+    ]
+    typer.echo(f"configuration: {out}\nuse it: {shlex.join(command)}")
 
 
 def _print(found: "Tuned") -> None:

@@ -1,9 +1,8 @@
 """Running prepared experiments."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from pacdp.experiments.prepare import Prepared
-from pacdp.experiments.results import RunResult
 from pacdp.federation import Checkpoint, Result, Workbench, simulate
 from pacdp.federation.engines.base import choose_engine
 from pacdp.federation.simulation import Observer
@@ -39,23 +38,3 @@ def refuse_engine(prepared: Prepared, engine: str, *, device: str = "cpu") -> No
     """Refuse an engine that does not fit the plan, before anything is written."""
     bench = Workbench(prepared.plan, device=device)
     choose_engine(engine, bench, make=lambda: Workbench(prepared.plan, device=device))
-
-
-def compare(
-    make: Callable[[str, int], Prepared],
-    methods: Sequence[str],
-    seeds: Sequence[int],
-    *,
-    profile: str | None = None,
-    observe: Callable[[str, int], None] = lambda method, seed: None,
-) -> dict[str, list[RunResult]]:
-    """Run each method with each seed; ``make`` prepares a run, ``observe`` is told before it."""
-    results: dict[str, list[RunResult]] = {method: [] for method in methods}
-    for method in methods:
-        for seed in seeds:
-            observe(method, seed)
-            prepared = make(method, seed)
-            result = RunResult.of(prepared, execute(prepared), profile=profile)
-            # A comparison shows scores: the models of all runs may not fit into memory.
-            results[method].append(result.without_weights())
-    return results

@@ -21,6 +21,9 @@ from pacdp.methods import Method, PacDp, build_method, find_method, import_metho
 from pacdp.offline import Offline
 from pacdp.validation import meant
 
+# Settings by their dotted names, as {"training.rounds": 5}, or as texts, as "training.rounds=5".
+Changes = Mapping[str, Any] | Sequence[str]
+
 _ANY_CURVE = {"family": "power", "coefficients": (1.0, 0.0)}
 
 
@@ -83,7 +86,7 @@ def shipped() -> list[str]:
 
 
 def read_experiment(
-    name: str, *, profile: str | None = None, changes: Sequence[str] = (), curves: bool = True
+    name: str, *, profile: str | None = None, changes: Changes = (), curves: bool = True
 ) -> Experiment:
     """An experiment by name or path, in one of its sizes, with single settings changed.
 
@@ -112,8 +115,8 @@ def read_experiment(
         return whole if profile is None else sizes[profile]
     if profile is not None:
         content = merged(content, whole.profiles[profile])
-    for change in changes:
-        content = merged(content, change_of(change))
+    for change in nest_changes(changes).values():
+        content = merged(content, change)
     return _checked(content, where, folder)
 
 
@@ -161,6 +164,22 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
     return made
 
 
+def nest_changes(changes: Changes) -> dict[str, dict[str, Any]]:
+    """Changes as nested settings, each by the text or the dotted name by which it was given.
+
+    >>> nest_changes({"training.rounds": 5})
+    {'training.rounds': {'training': {'rounds': 5}}}
+    """
+    if isinstance(changes, Mapping):
+        return {name: _nest(name.split("."), value) for name, value in changes.items()}
+    return {text: change_of(text) for text in changes}
+
+
+def _nest(keys: Sequence[str], value: Any) -> dict[str, Any]:
+    first, *rest = keys
+    return {first: _nest(rest, value) if rest else value}
+
+
 def change_of(text: str) -> dict[str, Any]:
     """``a.b=1`` as nested settings; what is no TOML value is a string.
 
@@ -176,10 +195,7 @@ def change_of(text: str) -> dict[str, Any]:
         parsed = table["x"] if len(table) == 1 else value
     except tomllib.TOMLDecodeError:
         parsed = value.strip()
-    change: Any = parsed
-    for key in reversed(keys):
-        change = {key: change}
-    return dict(change)
+    return _nest(keys, parsed)
 
 
 def _without_curves(content: dict[str, Any]) -> dict[str, Any]:

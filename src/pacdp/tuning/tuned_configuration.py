@@ -1,7 +1,7 @@
 """What a search chose, why, and what it expects: a file that a run can take."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from pacdp.arithmetic import refuse_other_arithmetic, stamped, without_stamp
 from pacdp.config import Settings, explain
 from pacdp.errors import DataError, InputError
 from pacdp.experiments import Experiment
-from pacdp.experiments.experiment import change_of
+from pacdp.experiments.experiment import Changes, nest_changes
 from pacdp.storage import write_whole
 from pacdp.tuning.search_space import applied
 
@@ -131,15 +131,16 @@ def with_plan(experiment: Experiment, tuned: Tuned) -> Experiment:
         raise DataError("--plan: is damaged (its changes are no settings)") from error
 
 
-def overruled(tuned: Tuned, changes: Sequence[str]) -> str | None:
-    """The first of ``KEY=VALUE`` that asks for something else than the plan, if any does.
+def overruled(tuned: Tuned, changes: Changes) -> str | None:
+    """The first change that contradicts what was chosen, if any does.
 
     >>> made = Tuned.model_construct(changes={"training": {"rounds": 5}})
     >>> overruled(made, ["privacy.epsilon=1.0", "training.rounds=8"])
     'training.rounds=8'
     >>> overruled(made, ["training.rounds=5"])
     """
-    return next((one for one in changes if _differs(change_of(one), tuned.changes)), None)
+    nested = nest_changes(changes)
+    return next((name for name in nested if _differs(nested[name], tuned.changes)), None)
 
 
 def _differs(wanted: Any, chosen: Any) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from matplotlib.figure import Figure
 
 from pacdp.paper.studies.summary import Gain
-from pacdp.report.figures.palette import STYLES
+from pacdp.reporting.figures.palette import STYLES
 from pacdp.stats import confidence_radius
 
 # Panel, row, series.

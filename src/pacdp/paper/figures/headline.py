@@ -6,7 +6,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from pacdp.report.figures.palette import STYLES
+from pacdp.reporting.figures.palette import STYLES
 
 _MARKS: dict[str, dict[str, Any]] = {
     "PAC-DP, each run": {"marker": "o", "linestyle": "none", "markersize": 6, "alpha": 0.7},

@@ -11,7 +11,7 @@ from pacdp.curve import Curve
 from pacdp.curve.paper import PUBLISHED_CURVES
 from pacdp.paper.studies.study import READINGS, Reading, Study, label
 from pacdp.paper.studies.summary import Found, Row
-from pacdp.report.figures.palette import SeriesStyle, series_style
+from pacdp.reporting.figures.palette import SeriesStyle, series_style
 
 Styles = Mapping[str, SeriesStyle]
 # More lines than this in one panel cannot be told apart.

@@ -13,9 +13,9 @@ from pacdp.paper.studies.jobs import Cell, Job, cells, job
 from pacdp.paper.studies.section import SMOKE, Observer, Part, Portion, data_of
 from pacdp.paper.studies.study import Study, label
 from pacdp.paper.studies.summary import Found, gather
-from pacdp.report import Chart, Comparison, render_page
-from pacdp.report.comparison import describe_terms
-from pacdp.report.figures.comparison import plot_by_epsilon
+from pacdp.reporting import Chart, Comparison, render_page
+from pacdp.reporting.comparison import describe_terms
+from pacdp.reporting.figures.comparison import plot_by_epsilon
 
 
 def contest_portions(study: Study) -> list[Portion]:

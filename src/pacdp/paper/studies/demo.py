@@ -15,8 +15,9 @@ from pacdp.experiments.offline import setting_for
 from pacdp.federation import Broadcast, Client, Plan, Result
 from pacdp.offline import fit_curve
 from pacdp.privacy import Guarantee, SQLiteLedger
-from pacdp.report import Comparison, render_page
-from pacdp.report.comparison import describe_terms
+from pacdp.progress import Progress, ignore_progress
+from pacdp.reporting import Comparison, render_page
+from pacdp.reporting.comparison import describe_terms
 from pacdp.storage import write_whole
 
 # The paper's budget levels for Heart Disease; who holds which is an example.
@@ -41,9 +42,9 @@ def experiment() -> Experiment:
     return read_experiment("heart-personalised", changes=[f"privacy.epsilon={list(EPSILONS)}"])
 
 
-def fit(made: Experiment) -> Curve:
+def fit(made: Experiment, progress: Progress = ignore_progress) -> Curve:
     """F, from hundreds of trainings on records that are nobody's."""
-    return fit_curve(setting_for(made), made.offline)
+    return fit_curve(setting_for(made), made.offline, progress=progress)
 
 
 def prepared(made: Experiment, curve: Curve, method: str, seed: int) -> Prepared:

@@ -8,9 +8,9 @@ from pacdp.experiments import RunResult
 from pacdp.experiments.results import collect_epsilons
 from pacdp.federation import ClientResult
 from pacdp.formatting import NOTHING, duration, least_middle_most, number, score, size
-from pacdp.report.comparison import Comparison, describe_terms, format_stats
-from pacdp.report.figures.base import Table
-from pacdp.report.figures.clients import sort_by_budget
+from pacdp.reporting.comparison import Comparison, describe_terms, format_stats
+from pacdp.reporting.figures.base import Table
+from pacdp.reporting.figures.clients import sort_by_budget
 
 _Item = TypeVar("_Item")
 

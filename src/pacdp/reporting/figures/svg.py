@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 import matplotlib
 from matplotlib.figure import Figure
 
-from pacdp.report.figures.base import Chart, Point
-from pacdp.report.figures.palette import STYLES
+from pacdp.reporting.figures.base import Chart, Point
+from pacdp.reporting.figures.palette import STYLES
 
 _NAMESPACE = "{http://www.w3.org/2000/svg}"
 _LINK = "{http://www.w3.org/1999/xlink}href"
@@ -34,7 +34,7 @@ def render_svg(chart: Chart, *, prefix: str) -> str:
 
     The same chart gives the same bytes. There is no XML namespace: inside a page none is needed.
 
-    >>> from pacdp.report.figures.comparison import plot_by_epsilon
+    >>> from pacdp.reporting.figures.comparison import plot_by_epsilon
     >>> chart = plot_by_epsilon({"a": {1.0: [0.5]}}, terms="δ = 1e-05, zero-out")
     >>> svg = render_svg(chart, prefix="x")
     >>> svg[:4], "http" in svg, 'data-tip="a, ε = 1 (δ = 1e-05, zero-out): 50.0 %"' in svg

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pacdp.experiments import RunResult
 from pacdp.experiments.results import collect_epsilons
 from pacdp.formatting import counted, least_middle_most, score
-from pacdp.report.comparison import Comparison
+from pacdp.reporting.comparison import Comparison
 
 # What the budgets of a method are worth. Scores are compared only within one of these.
 WITHIN_BUDGET = "within the budgets"

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from pacdp.formatting import score
-from pacdp.report.figures.palette import SeriesStyle
+from pacdp.reporting.figures.palette import SeriesStyle
 
 # In inches; a page shows them about as wide as a column of text.
 WIDTH, HEIGHT = 7.6, 3.7
@@ -57,7 +57,7 @@ class Chart:
 class ChartBuilder:
     """Draws a chart in the style of the report; legend and tooltips follow what is drawn.
 
-    >>> from pacdp.report.figures.palette import series_style
+    >>> from pacdp.reporting.figures.palette import series_style
     >>> builder = ChartBuilder()
     >>> points = [Point(1, 3, "three"), Point(2, 4, "four")]
     >>> builder.add_points(builder.axes[0], points, series_style(0))

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from pacdp.formatting import NOTHING, counted, score
-from pacdp.report.comparison import Comparison, format_stats
-from pacdp.report.figures.base import (
+from pacdp.reporting.comparison import Comparison, format_stats
+from pacdp.reporting.figures.base import (
     Chart,
     ChartBuilder,
     Point,
@@ -13,7 +13,7 @@ from pacdp.report.figures.base import (
     escape_mathtext,
     shorten,
 )
-from pacdp.report.figures.palette import SeriesStyle, series_style
+from pacdp.reporting.figures.palette import SeriesStyle, series_style
 from pacdp.stats import SampleStats
 
 

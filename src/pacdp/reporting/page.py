@@ -15,23 +15,23 @@ from pacdp import __version__
 from pacdp.curve import Curve
 from pacdp.experiments import RunResult
 from pacdp.experiments.run_folder import environment
-from pacdp.report import summary
-from pacdp.report.comparison import Comparison
-from pacdp.report.figures.base import Chart
-from pacdp.report.figures.clients import (
+from pacdp.reporting import summary
+from pacdp.reporting.comparison import Comparison
+from pacdp.reporting.figures.base import Chart
+from pacdp.reporting.figures.clients import (
     plot_client_accuracy,
     plot_client_epsilon,
     plot_signal_to_noise,
 )
-from pacdp.report.figures.comparison import (
+from pacdp.reporting.figures.comparison import (
     plot_accuracy_by_budget,
     plot_final_scores,
     plot_scores_by_round,
 )
-from pacdp.report.figures.mechanism import find_curve, plot_clipping_and_noise, plot_curve
-from pacdp.report.figures.palette import STYLES
-from pacdp.report.figures.svg import render_svg
-from pacdp.report.tables import tabulate_clients, tabulate_methods
+from pacdp.reporting.figures.mechanism import find_curve, plot_clipping_and_noise, plot_curve
+from pacdp.reporting.figures.palette import STYLES
+from pacdp.reporting.figures.svg import render_svg
+from pacdp.reporting.tables import tabulate_clients, tabulate_methods
 
 
 def render_page(
@@ -135,4 +135,4 @@ def _assets() -> Mapping[str, str]:
 
 
 def _read(name: str) -> str:
-    return resources.files("pacdp.report").joinpath(name).read_text(encoding="utf-8")
+    return resources.files("pacdp.reporting").joinpath(name).read_text(encoding="utf-8")

@@ -8,11 +8,11 @@ import pytest
 
 from pacdp.curve import Curve
 from pacdp.errors import InputError
-from pacdp.report import Comparison, render_page
-from pacdp.report.figures.clients import plot_client_epsilon
-from pacdp.report.figures.comparison import plot_by_epsilon, plot_scores_by_round
-from pacdp.report.figures.svg import render_svg
-from pacdp.report.tables import tabulate_clients
+from pacdp.reporting import Comparison, render_page
+from pacdp.reporting.figures.clients import plot_client_epsilon
+from pacdp.reporting.figures.comparison import plot_by_epsilon, plot_scores_by_round
+from pacdp.reporting.figures.svg import render_svg
+from pacdp.reporting.tables import tabulate_clients
 from pacdp.storage import write_whole
 
 from .runs import compared, renamed, run_result

@@ -7,22 +7,22 @@ from xml.etree import ElementTree
 import pytest
 from matplotlib.colors import to_rgb
 
-from pacdp.report import Comparison
-from pacdp.report.figures.clients import (
+from pacdp.reporting import Comparison
+from pacdp.reporting.figures.clients import (
     plot_client_accuracy,
     plot_client_epsilon,
     plot_signal_to_noise,
 )
-from pacdp.report.figures.comparison import (
+from pacdp.reporting.figures.comparison import (
     plot_accuracy_by_budget,
     plot_by_epsilon,
     plot_final_scores,
     plot_scores_by_round,
 )
-from pacdp.report.figures.mechanism import plot_clipping_and_noise
-from pacdp.report.figures.palette import STYLES
-from pacdp.report.figures.svg import render_svg
-from pacdp.report.tables import tabulate_methods
+from pacdp.reporting.figures.mechanism import plot_clipping_and_noise
+from pacdp.reporting.figures.palette import STYLES
+from pacdp.reporting.figures.svg import render_svg
+from pacdp.reporting.tables import tabulate_methods
 
 from .runs import compared, run_result
 

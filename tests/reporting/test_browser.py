@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from pacdp.report import render_page
+from pacdp.reporting import render_page
 from pacdp.storage import write_whole
 
 from .runs import compared

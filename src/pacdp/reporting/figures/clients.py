@@ -12,8 +12,8 @@ from pacdp.experiments import RunResult
 from pacdp.experiments.results import collect_epsilons
 from pacdp.federation import ClientResult
 from pacdp.formatting import number, score
-from pacdp.report.comparison import Comparison, describe_terms
-from pacdp.report.figures.base import (
+from pacdp.reporting.comparison import Comparison, describe_terms
+from pacdp.reporting.figures.base import (
     Chart,
     ChartBuilder,
     Point,
@@ -22,7 +22,7 @@ from pacdp.report.figures.base import (
     replace_control_characters,
     shorten,
 )
-from pacdp.report.figures.palette import series_style
+from pacdp.reporting.figures.palette import series_style
 
 # More names do not fit below an axis.
 MOST_NAMES = 12

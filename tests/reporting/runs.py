@@ -4,7 +4,7 @@ from functools import cache
 
 from pacdp.experiments import RunResult, prepare, read_experiment
 from pacdp.experiments.execute import execute
-from pacdp.report import Comparison
+from pacdp.reporting import Comparison
 
 
 @cache

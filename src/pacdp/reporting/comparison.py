@@ -9,7 +9,7 @@ from pacdp.errors import InputError
 from pacdp.experiments import RunResult
 from pacdp.federation import Plan
 from pacdp.formatting import NOTHING, mean_and_deviation, score, terms
-from pacdp.report.figures.palette import SeriesStyle, series_style
+from pacdp.reporting.figures.palette import SeriesStyle, series_style
 from pacdp.stats import SampleStats
 
 

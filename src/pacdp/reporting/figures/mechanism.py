@@ -8,10 +8,10 @@ import numpy as np
 from pacdp.curve import Curve, CurveEvidence
 from pacdp.federation import Plan
 from pacdp.formatting import counted, number, score
-from pacdp.report.comparison import Comparison
-from pacdp.report.figures.base import Chart, ChartBuilder, Point, Table
-from pacdp.report.figures.curve import draw_curve
-from pacdp.report.figures.palette import series_style
+from pacdp.reporting.comparison import Comparison
+from pacdp.reporting.figures.base import Chart, ChartBuilder, Point, Table
+from pacdp.reporting.figures.curve import draw_curve
+from pacdp.reporting.figures.palette import series_style
 
 # More levels cannot be told apart.
 MOST_LEVELS = 6
