@@ -5,7 +5,8 @@ from typing import Any
 
 from griffe import Extension, Object
 
-ROLE = re.compile(r":(?:class|func|meth|mod):(?=`)")
+# In a reference such as :class:`~pacdp.privacy.Guarantee` the tilde hides the module.
+ROLE = re.compile(r":[a-z]+:`(?:~[\w.]*\.)?")
 EXAMPLE = re.compile(r"^ *>>> .*(?:\n *\S.*)*", re.MULTILINE)
 
 
@@ -20,9 +21,9 @@ class DocstringsToMarkdown(Extension):
 def to_markdown(docstring: str) -> str:
     """Put the examples of a docstring into code blocks and remove reST roles.
 
-    >>> to_markdown("See :func:`calibrate`.")
-    'See `calibrate`.'
+    >>> to_markdown("A :class:`~pacdp.privacy.Guarantee` for :func:`calibrate`.")
+    'A `Guarantee` for `calibrate`.'
     >>> to_markdown(">>> 1 + 1\\n2").splitlines()
     ['```pycon', '>>> 1 + 1', '2', '```']
     """
-    return EXAMPLE.sub(r"```pycon\n\g<0>\n```", ROLE.sub("", docstring))
+    return EXAMPLE.sub(r"```pycon\n\g<0>\n```", ROLE.sub("`", docstring))

@@ -114,14 +114,24 @@ def test_links_lead_somewhere(page):
             assert anchor in anchors, f"{page.name}: {target}"
 
 
+def shown_names(page: Path) -> set[str]:
+    """Return the names that a page of the API reference describes."""
+    return set(map(html.unescape, re.findall(r'id="([^"]+)"', page.read_text(encoding="utf-8"))))
+
+
+def test_the_reference_shows_every_function_of_the_top_level_api(site):
+    functions = [name for name in pacdp.__all__ if inspect.isfunction(getattr(pacdp, name))]
+    assert functions
+    assert {f"pacdp.api.{name}" for name in functions} <= shown_names(site / "reference/index.html")
+
+
 @pytest.mark.parametrize("subpackage", PUBLIC)
-def test_the_reference_shows_every_public_name(site, subpackage):
+def test_the_reference_shows_every_public_class_and_function(site, subpackage):
     module = importlib.import_module(f"pacdp.{subpackage}")
-    page = (site / "reference" / f"{subpackage}.html").read_text(encoding="utf-8")
-    shown = set(map(html.unescape, re.findall(r'id="([^"]+)"', page)))
     # Constants and type aliases have no docstring to show.
     members = {name: getattr(module, name) for name in module.__all__}
     documented = [n for n, m in members.items() if inspect.isclass(m) or inspect.isfunction(m)]
+    shown = shown_names(site / "reference" / f"{subpackage}.html")
     missing = [name for name in documented if f"pacdp.{subpackage}.{name}" not in shown]
     assert not missing, f"docs/reference/{subpackage}.md does not show {', '.join(missing)}"
 
