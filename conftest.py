@@ -1,0 +1,10 @@
+"""Settings for the examples in the documentation, which are run as tests."""
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _examples_of_the_readme_write_elsewhere(request, monkeypatch):
+    """Run the README's examples in a temporary folder, because they write files."""
+    if request.path.name == "README.md":
+        monkeypatch.chdir(request.getfixturevalue("tmp_path"))
