@@ -32,7 +32,16 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from pacdp.curve import Curve
-from pacdp.data import Dataset, Partition, Provenance, Proxy, Records, load, partition, proxy_for
+from pacdp.data import (
+    Dataset,
+    Partition,
+    Provenance,
+    Proxy,
+    Records,
+    load_dataset,
+    load_proxy,
+    partition_records,
+)
 from pacdp.errors import DataError, InputError
 from pacdp.experiments import Prepared, RunResult, prepare, read_experiment, shipped
 from pacdp.experiments.execute import execute
@@ -55,7 +64,7 @@ from pacdp.federation import (
 from pacdp.federation.hot_start import hot_start
 from pacdp.federation.results import RoundResult, signal_to_noise
 from pacdp.methods import METHODS, build_method
-from pacdp.models import parameter_count
+from pacdp.models import count_parameters
 from pacdp.offline import Cell, Grid, Offline, Setting, fit_curve
 from pacdp.offline.grid import in_process, run_grid
 from pacdp.offline.grid_simulation import score_pairs, score_plans
@@ -146,8 +155,8 @@ def _read(data: str, options: str, kind: str, clients: int | None) -> tuple[Data
         task = Classification(len(classes)) if classes else Regression()
         dataset = Dataset(name=data, train=train, test=test, provenance=terms, task=task, **table)
     else:
-        dataset = load(data, **json.loads(options))
-    return dataset, partition(dataset, kind, clients=clients)
+        dataset = load_dataset(data, **json.loads(options))
+    return dataset, partition_records(dataset, kind, clients=clients)
 
 
 def _data(case: Case) -> tuple[Dataset, Partition]:
@@ -197,7 +206,7 @@ def train(case: Case, engine: str) -> dict[str, Tree] | None:
     plan = _plan(case, dataset, split)
     initial = None
     if plan.hot_start is not None:
-        public = proxy_for(case.data).data
+        public = load_proxy(case.data).data
         initial = hot_start(Workbench(plan), public, plan.hot_start, seed=case.seed)
     settings: dict[str, Any] = {
         "initial": initial,
@@ -229,7 +238,7 @@ def train(case: Case, engine: str) -> dict[str, Tree] | None:
 def _proxy(data: str, options: str) -> Proxy:
     if data in TABLES or options != "{}":
         return Proxy(data=_read(data, options, "iid", 2)[0], stands_for=data, made_by="itself")
-    return proxy_for(data)
+    return load_proxy(data)
 
 
 def _setting(case: Case) -> Setting:
@@ -387,7 +396,7 @@ def planned(name: str, profile: str | None, method: str) -> dict[str, Tree] | No
         ],
         "participants": [list(plan.participants(number)) for number in range(plan.rounds)],
         "signal to noise": [
-            signal_to_noise(client, parameter_count(Workbench(plan).model))
+            signal_to_noise(client, count_parameters(Workbench(plan).model))
             for client in plan.clients
         ],
     }
