@@ -11,7 +11,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from benchmarks.harness import Row, interleaved, versions
 from pacdp.data import load_dataset, load_proxy, partition_records
-from pacdp.federation import Optimiser, Recipe, Training, Workbench
+from pacdp.federation import LocalModel, Optimiser, Recipe, Training
 from pacdp.federation.client_context import local_batches
 from pacdp.offline import Grid, Setting
 from pacdp.offline.grid import run_grid
@@ -68,7 +68,7 @@ def by_opacus(setting: Setting, epsilon: float, bound: float, seed: int) -> floa
     plan = setting.plan(epsilon, bound, seed)
     data, split = setting.records(seed)
     records = [own.tensors(data.task) for own in split.client_records(data)]
-    model = Workbench(plan).model
+    model = LocalModel(plan).model
     wrapped = GradSampleModule(copy.deepcopy(model))
     inner = dict(wrapped._module.named_parameters())
     optimizers = [

@@ -49,7 +49,7 @@ from pacdp.experiments.prepare import plan_for, read_data
 from pacdp.federation import (
     Aggregation,
     Checkpoint,
-    HotStart,
+    LocalModel,
     Model,
     Plan,
     Population,
@@ -57,7 +57,7 @@ from pacdp.federation import (
     Recipe,
     Result,
     Training,
-    Workbench,
+    WarmStart,
     make_plan,
     simulate,
 )
@@ -175,7 +175,7 @@ def _recipe(case: Case) -> Recipe:
         privacy=Privacy.model_validate(case.privacy),
         server=Aggregation.model_validate(case.server),
         model=Model.model_validate(case.model),
-        hot_start=None if case.hot_start is None else HotStart.model_validate(case.hot_start),
+        hot_start=None if case.hot_start is None else WarmStart.model_validate(case.hot_start),
     )
 
 
@@ -207,7 +207,7 @@ def train(case: Case, engine: str) -> dict[str, Tree] | None:
     initial = None
     if plan.hot_start is not None:
         public = load_proxy(case.data).data
-        initial = hot_start(Workbench(plan), public, plan.hot_start, seed=case.seed)
+        initial = hot_start(LocalModel(plan), public, plan.hot_start, seed=case.seed)
     settings: dict[str, Any] = {
         "initial": initial,
         "failure_rate": case.failure_rate,
@@ -396,7 +396,7 @@ def planned(name: str, profile: str | None, method: str) -> dict[str, Tree] | No
         ],
         "participants": [list(plan.participants(number)) for number in range(plan.rounds)],
         "signal to noise": [
-            signal_to_noise(client, count_parameters(Workbench(plan).model))
+            signal_to_noise(client, count_parameters(LocalModel(plan).model))
             for client in plan.clients
         ],
     }

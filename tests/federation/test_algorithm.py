@@ -12,10 +12,10 @@ from pacdp.data import load_dataset, partition_records
 from pacdp.federation import (
     Aggregation,
     Levels,
+    LocalModel,
     Optimiser,
     Privacy,
     Training,
-    Workbench,
     simulate,
 )
 from pacdp.methods import build_method
@@ -110,7 +110,7 @@ def test_algorithm_1_to_a_few_grid_steps(adjacency):
         server=Aggregation(weights="size"),
         seed=SEED,
     )
-    first = Workbench(plan).state()
+    first = LocalModel(plan).state()
     weight, bias = (first[name].numpy().astype(np.float64) for name in ("1.weight", "1.bias"))
     records = [(r.features.astype(np.float64), r.labels) for r in hospitals.client_records(data)]
     asked = [plan.participants(t) for t in range(ROUNDS)]

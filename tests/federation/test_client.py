@@ -17,12 +17,12 @@ from pacdp.errors import BudgetExceededError, InputError, TrainingError
 from pacdp.federation import (
     Broadcast,
     Client,
+    LocalModel,
     Model,
     Optimiser,
     Plan,
     Privacy,
     Training,
-    Workbench,
     simulate,
 )
 from pacdp.federation.client import simulated_noise
@@ -56,7 +56,7 @@ class Spy:
 
 
 def broadcast(made, number=0):
-    return Broadcast(number, Workbench(made).state())
+    return Broadcast(number, LocalModel(made).state())
 
 
 def test_a_client_answers_with_its_update_and_nothing_else():
@@ -105,7 +105,7 @@ def test_rounds_that_do_not_exist_cost_nothing(number):
 def test_models_that_do_not_fit_cost_nothing():
     made = plan()
     client = Client(0, made, RECORDS[0])
-    state = Workbench(made).state()
+    state = LocalModel(made).state()
     wrong = [
         {"1.weight": state["1.weight"]},
         {**state, "more": torch.zeros(1)},
@@ -123,7 +123,7 @@ def test_a_poisoned_model_gets_noise_of_the_planned_size(value):
     """Gradients that are not finite count zero, so the upload is the planned noise and no less."""
     made = plan(training=Training(rounds=50, local_steps=1))
     client = Client(0, made, RECORDS[0])
-    state = {name: torch.full_like(v, value) for name, v in Workbench(made).state().items()}
+    state = {name: torch.full_like(v, value) for name, v in LocalModel(made).state().items()}
     if value == 1e30:
         reply = client.answer(Broadcast(0, {n: v * 0 + value for n, v in state.items()}))
         assert set(reply.update) == set(state)
@@ -149,7 +149,7 @@ def test_noise_is_scaled_by_the_plan():
         privacy=Privacy(epsilon=1.0, adjacency="replace-one"),
     )
     client = Client(0, made, RECORDS[0])
-    state = Workbench(made).state()
+    state = LocalModel(made).state()
     updates = [client.answer(Broadcast(t, state)).update["1.weight"] for t in range(200)]
     spread = float(torch.stack(updates).std(0).mean())
     task = made.clients[0]
@@ -309,7 +309,7 @@ def test_noise_is_the_systems_own_unless_told():
 def test_a_broadcast_of_the_models_own_tensors():
     made = plan(training=Training(rounds=3, local_steps=1))
     client = Client(0, made, RECORDS[0])
-    own = dict(client.workbench.model.named_parameters())
+    own = dict(client.local_model.model.named_parameters())
     update = client.answer(Broadcast(0, own)).update
     assert all(
         float(value.abs().max()) > 0 and not value.requires_grad for value in update.values()
@@ -361,14 +361,14 @@ def test_dropout_does_not_let_one_record_move_the_others():
     torch.manual_seed(0)
     images = torch.randn(64, 3, 8, 8).numpy()
     labels = np.arange(64) % 3
-    bench = Workbench(made)
-    state = bench.state()
+    local_model = LocalModel(made)
+    state = local_model.state()
     sums = []
     for spoiled in (False, True):
         features = images.copy()
         if spoiled:
             features[5] = 3e38
-        client = Client(0, made, Records(features=features, labels=labels), workbench=bench)
+        client = Client(0, made, Records(features=features, labels=labels), local_model=local_model)
 
         class Watch(Spy):
             def train(self, work):
@@ -410,14 +410,14 @@ def test_a_ledger_in_a_file_holds_over_restarts(tmp_path):
         "from pacdp.clipping import SystemNoise\n"
         "from pacdp.data import load_dataset, partition_records\n"
         "from pacdp.errors import BudgetExceededError\n"
-        "from pacdp.federation import Broadcast, Client, Plan, Workbench\n"
+        "from pacdp.federation import Broadcast, Client, Plan, LocalModel\n"
         "from pacdp.privacy import SQLiteLedger\n"
         "folder = Path(sys.argv[1])\n"
         "plan, data = Plan.load(folder / 'plan.json'), load_dataset('heart')\n"
         "client = Client(0, plan, partition_records(data, 'natural').client_records(data)[0],\n"
         "    book=SQLiteLedger(folder / 'a.ledger'), noise=lambda number: SystemNoise())\n"
         "try:\n"
-        "    client.answer(Broadcast(0, Workbench(plan).state()))\n"
+        "    client.answer(Broadcast(0, LocalModel(plan).state()))\n"
         "    print('answered')\n"
         "except BudgetExceededError:\n"
         "    print('refused')\n"

@@ -14,12 +14,12 @@ from pacdp.curve import Curve
 from pacdp.data import Dataset, Records, load_dataset, partition_records
 from pacdp.errors import BudgetExceededError, InputError, TrainingError
 from pacdp.federation import (
+    BudgetSchedule,
+    LocalModel,
     Model,
     Optimiser,
     Privacy,
-    Spending,
     Training,
-    Workbench,
     simulate,
 )
 from pacdp.federation.engines.base import choose_engine
@@ -107,7 +107,7 @@ def test_together_or_one_by_one(
         privacy=Privacy(
             epsilon=tuple(random.uniform(0.5, 5, clients)),
             adjacency=adjacency,
-            spending=Spending(policy=policy),
+            spending=BudgetSchedule(policy=policy),
         ),
         seed=seed,
     )
@@ -231,8 +231,8 @@ def test_a_mistake_in_a_stack_says_how_to_find_it(monkeypatch):
     ],
 )
 def test_the_engine_that_fits_is_chosen(changes, chosen):
-    bench = Workbench(plan(HOSPITALS, HEART, **changes))
-    assert choose_engine("auto", bench, make=lambda: bench).name == chosen
+    local_model = LocalModel(plan(HOSPITALS, HEART, **changes))
+    assert choose_engine("auto", local_model, make=lambda: local_model).name == chosen
 
 
 @pytest.mark.parametrize(("cores", "chosen"), [(1, "serial"), (2, "threaded")])
@@ -240,7 +240,7 @@ def test_convolutions_use_the_cores(monkeypatch, cores, chosen):
     parts = partition_records(DIGITS, "iid", clients=4)
     made = plan(parts, DIGITS, model=Model(name="cnn"))
     monkeypatch.setattr(torch, "get_num_threads", lambda: cores)
-    engine = choose_engine("auto", Workbench(made), make=lambda: Workbench(made))
+    engine = choose_engine("auto", LocalModel(made), make=lambda: LocalModel(made))
     assert engine.name == chosen
 
 
@@ -328,7 +328,7 @@ def test_whether_a_client_answers_depends_on_no_record(label, engine):
         training=Training(rounds=1, local_steps=1),
     )
     large = float(np.sqrt(3.4028e38 / 32 / 11.5))
-    weights = Workbench(made).state()
+    weights = LocalModel(made).state()
     for value in weights.values():
         value.zero_()
         if value.shape == (4,):

@@ -8,10 +8,10 @@ import pytest
 from pacdp.data import load_dataset, partition_records
 from pacdp.errors import InputError
 from pacdp.federation import Privacy, Training, simulate
-from pacdp.federation.configuration import HotStart, Model
+from pacdp.federation.configuration import Model, WarmStart
 from pacdp.federation.evaluation import accuracy_by_client, evaluate
 from pacdp.federation.hot_start import hot_start
-from pacdp.federation.local_model import Workbench
+from pacdp.federation.local_model import LocalModel
 from pacdp.methods import build_method
 from pacdp.tasks import Classification
 from tests.plans import plan_of
@@ -45,15 +45,17 @@ def test_hot_start_says_how_good_it_is_before_any_private_record():
         model=Model(name="mlp"),
     )
     proxy = load_dataset("synthetic", records=500, features=13, seed=1)
-    states = [hot_start(Workbench(plan), proxy, HotStart(epochs=20, lr=0.01), seed=5) for _ in "ab"]
+    states = [
+        hot_start(LocalModel(plan), proxy, WarmStart(epochs=20, lr=0.01), seed=5) for _ in "ab"
+    ]
     assert all(np.array_equal(states[0][n], states[1][n]) for n in states[0])
-    bench = Workbench(plan)
-    bench.load(states[0])
-    assert evaluate(bench.model, proxy.test, proxy.task)["accuracy"] > 0.9
+    local_model = LocalModel(plan)
+    local_model.load(states[0])
+    assert evaluate(local_model.model, proxy.test, proxy.task)["accuracy"] > 0.9
     result = simulate(plan, data, hospitals, initial=states[0])
     assert result.metrics["accuracy"] is not None
     with pytest.raises(InputError, match="must have"):
-        hot_start(bench, load_dataset("breast-cancer"), HotStart(), seed=0)
+        hot_start(local_model, load_dataset("breast-cancer"), WarmStart(), seed=0)
 
 
 def test_test_records_move_nothing_but_the_scores():

@@ -14,11 +14,11 @@ from pacdp.federation import (
     Aggregation,
     Broadcast,
     Client,
+    LocalModel,
     Privacy,
     Reply,
     Server,
     Training,
-    Workbench,
     simulate,
 )
 from pacdp.federation.client import simulated_noise
@@ -206,7 +206,7 @@ def test_reads_like_algorithm_1():
         Client(n, made, records, noise=simulated_noise(made.seed, n))
         for n, records in enumerate(hospitals.client_records(data))
     ]
-    server = Server(made, clients[0].workbench.state())
+    server = Server(made, clients[0].local_model.state())
     for number in range(made.rounds):
         sent = server.broadcast(number)
         server.combine([clients[n].answer(sent) for n in made.participants(number)])
@@ -222,7 +222,7 @@ def test_reads_like_algorithm_1():
 @pytest.mark.parametrize("scale", [math.nan, math.inf, 0.0, -1.0, None, "x"])
 def test_a_scale_that_is_none_spoils_one_reply_and_not_the_model(scale):
     made = plan(weights="inverse-noise")
-    server = Server(made, Workbench(made).state())
+    server = Server(made, LocalModel(made).state())
     update = {name: torch.ones_like(value) for name, value in server.model.items()}
     server.combine([Reply(0, 0, update), Reply(1, 0, update, noise_scale=scale)])
     assert server.spoiled == [1]

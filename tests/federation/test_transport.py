@@ -50,7 +50,7 @@ def federation(**faults):
         Client(number, plan, records, noise=simulated_noise(0, number))
         for number, records in enumerate(HOSPITALS.of(DATA))
     ]
-    return plan, Server(plan, clients[0].workbench.state()), Recording(clients, **faults)
+    return plan, Server(plan, clients[0].local_model.state()), Recording(clients, **faults)
 
 
 def test_a_transport_of_ones_own_runs_a_federation():

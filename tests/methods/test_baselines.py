@@ -15,11 +15,11 @@ from pacdp.errors import BudgetExceededError, InputError
 from pacdp.federation import (
     Broadcast,
     Client,
+    LocalModel,
     Optimiser,
     Privacy,
     Server,
     Training,
-    Workbench,
     simulate,
 )
 from pacdp.methods import METHODS, Answer, Method, build_method, register_method
@@ -116,7 +116,7 @@ def test_no_rival_overspends(name, rounds, epsilon, adjacency, failures, seed):
 
 def answer(made, number=0, **settings):
     client = Client(number, made, RECORDS[number], **settings)
-    return client.answer(Broadcast(0, Workbench(made).state(), made.made_method.start(4)))
+    return client.answer(Broadcast(0, LocalModel(made).state(), made.made_method.start(4)))
 
 
 class Silence:
@@ -175,7 +175,7 @@ def test_nbafl_as_published():
     assert made.planned(0).epsilon > 20 * 0.5
     assert made.budget(0).epsilon == pytest.approx(made.planned(0).epsilon, rel=1e-6)
     update = answer(made, noise=silent).update
-    start = Workbench(made).state()
+    start = LocalModel(made).state()
     sent = {name: update[name] + start[name] for name in update}
     length = math.sqrt(sum(float(value.double().square().sum()) for value in sent.values()))
     assert length <= 0.3
@@ -189,7 +189,7 @@ def test_nbafl_sends_noise_down_when_few_take_part():
     fewest = min(task.records for task in tasks)
     expected = 2 * c * math.sqrt(10**2 - 1 * 30) / (fewest * 30 * 1.0)
     assert rule.downlink(rounds=10, tasks=tasks, delta=1e-5) == pytest.approx(expected)
-    start = Workbench(often).state()
+    start = LocalModel(often).state()
     server = Server(often, start)
     sent = server.broadcast(0).model
     # Updates are from what was sent, so that noise does not pile up.
@@ -197,8 +197,8 @@ def test_nbafl_sends_noise_down_when_few_take_part():
     spread = float((sent["1.weight"] - start["1.weight"]).std())
     assert spread == pytest.approx(expected, rel=0.15)
     always = plan("nbafl-original")
-    quiet = Server(always, Workbench(always).state()).broadcast(0).model
-    assert all(torch.equal(quiet[n], v) for n, v in Workbench(always).state().items())
+    quiet = Server(always, LocalModel(always).state()).broadcast(0).model
+    assert all(torch.equal(quiet[n], v) for n, v in LocalModel(always).state().items())
 
 
 def test_rpdp_solves_its_rates_with_a_real_accountant():
@@ -235,7 +235,7 @@ def test_rpdp_draws_records_by_chance_and_tells_nobody():
 
     source.coins = coins
     client.noise = lambda number: source
-    reply = client.answer(Broadcast(0, Workbench(made).state()))
+    reply = client.answer(Broadcast(0, LocalModel(made).state()))
     assert np.mean(sizes) == pytest.approx(200 * rate, rel=0.1)
     assert np.var(sizes) == pytest.approx(200 * rate * (1 - rate), rel=0.25)
     assert reply.released == ()
@@ -256,7 +256,7 @@ def test_a_sampled_release_must_be_of_a_sample(wrong):
 
     client.method = Wrong()
     with pytest.raises(BudgetExceededError, match="was not paid for"):
-        client.answer(Broadcast(0, Workbench(made).state()))
+        client.answer(Broadcast(0, LocalModel(made).state()))
 
 
 def test_a_sampled_plan_needs_a_ledger_of_its_own():
@@ -267,7 +267,7 @@ def test_a_sampled_plan_needs_a_ledger_of_its_own():
     made = plan("rpdp-fl", epsilon=(0.5, 4.0, 4.0, 4.0), rounds=1, **work)
     client = Client(0, made, RECORDS[0], book=book)
     with pytest.raises(BudgetExceededError, match="cleveland: its ledger is in use"):
-        client.answer(Broadcast(0, Workbench(made).state()))
+        client.answer(Broadcast(0, LocalModel(made).state()))
 
 
 def test_rpdp_needs_a_total_budget():
@@ -336,14 +336,14 @@ def test_the_tracker_finds_the_median():
         optimiser=Optimiser(lr=1e-9),
     )
     result_bounds = made.made_method.start(4)
-    server = Server(made, Workbench(made).state())
+    server = Server(made, LocalModel(made).state())
     clients = [Client(n, made, records) for n, records in enumerate(RECORDS)]
     for number in range(made.rounds):
         sent = server.broadcast(number)
         server.combine([client.answer(sent) for client in clients])
     assert server.public["bounds"] != result_bounds["bounds"]
     for client, bound in zip(clients, server.public["bounds"], strict=True):
-        lengths = client.workbench.gradient.norms(*client.records.tensors(client.plan.task))
+        lengths = client.local_model.gradient.norms(*client.records.tensors(client.plan.task))
         share = float((lengths <= bound).float().mean())
         assert share == pytest.approx(0.5, abs=0.12)
 
@@ -352,7 +352,7 @@ def test_bounds_come_from_what_was_released_and_nothing_else():
     """Whoever has the released counts can follow the bounds, and they are all that is needed."""
     made = plan("cgm-median", epsilon=1.0)
     client = Client(0, made, RECORDS[0])
-    server = Server(made, Workbench(made).state())
+    server = Server(made, LocalModel(made).state())
     reply = client.answer(server.broadcast(0))
     assert len(reply.released) == made.clients[0].steps
     server.combine([reply])
@@ -369,7 +369,7 @@ def test_a_bound_that_is_none_costs_nothing(name, wrong):
     client = Client(0, made, RECORDS[0])
     for public in ({}, {"bounds": [wrong] * 4, "bound": wrong}, {"bounds": [], "bound": wrong}):
         with pytest.raises(InputError, match="bound"):
-            client.answer(Broadcast(0, Workbench(made).state(), public))
+            client.answer(Broadcast(0, LocalModel(made).state(), public))
     assert client.book.count_releases(made.run).total() == 0
 
 

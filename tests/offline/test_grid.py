@@ -11,10 +11,10 @@ from pacdp.data import load_dataset, load_proxy, partition_records
 from pacdp.errors import DataError, InputError
 from pacdp.federation import (
     Aggregation,
+    BudgetSchedule,
     Model,
     Optimiser,
     Privacy,
-    Spending,
     Training,
 )
 from pacdp.methods import build_method
@@ -51,7 +51,7 @@ def setting(**changes):
         {},
         {"model": Model(name="mlp", settings={"hidden": 5})},
         {"model": Model(name="logistic", settings={"bias": 0})},
-        {"privacy": Privacy(adjacency="replace-one", spending=Spending(policy="late"))},
+        {"privacy": Privacy(adjacency="replace-one", spending=BudgetSchedule(policy="late"))},
         {
             "training": Training(
                 rounds=5,
@@ -66,7 +66,7 @@ def setting(**changes):
             ),
         },
         {
-            "privacy": Privacy(spending=Spending(policy="replan")),
+            "privacy": Privacy(spending=BudgetSchedule(policy="replan")),
             "training": Training(
                 rounds=5, local_epochs=1, clients_per_round=3, sampling="uniform", batch=50
             ),

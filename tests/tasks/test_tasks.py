@@ -14,8 +14,8 @@ from pacdp.data.proxy import Proxy
 from pacdp.errors import DataError, InputError
 from pacdp.experiments.cost import cost
 from pacdp.federation import Model, Plan, Privacy, Training, simulate
-from pacdp.federation.hot_start import HotStart, hot_start
-from pacdp.federation.local_model import Workbench
+from pacdp.federation.hot_start import WarmStart, hot_start
+from pacdp.federation.local_model import LocalModel
 from pacdp.methods import build_method
 from pacdp.offline import Setting
 from pacdp.tasks import Classification, Regression, Task, load_task, register_task, task_for_classes
@@ -131,7 +131,7 @@ def test_a_task_from_outside_is_planned_stored_and_trained(detection, tmp_path, 
     assert cost(plan).steps == 90
     with pytest.raises(InputError, match="splits by class; detection has"):
         partition_records(data, "dirichlet", clients=3)
-    state = hot_start(Workbench(plan), data, HotStart(epochs=1), seed=0)
+    state = hot_start(LocalModel(plan), data, WarmStart(epochs=1), seed=0)
     assert set(state) == set(result.model)
 
 
@@ -199,7 +199,7 @@ def test_tasks_are_the_same_if_what_is_stored_is():
 def test_a_model_needs_two_classes():
     assert Classification(1).group_count == 1
     with pytest.raises(InputError, match="classes = 1: must be at least 2"):
-        Workbench(planned(Classification(1)))
+        LocalModel(planned(Classification(1)))
 
 
 @pytest.mark.parametrize(

@@ -229,9 +229,9 @@ def test_public_records_train_or_judge_but_never_both(small_pool, monkeypatch):
     taught = []
     whole = rehearsing.hot_start
 
-    def hot_start(bench, public, settings, *, seed):
+    def hot_start(local_model, public, settings, *, seed):
         taught.append(public)
-        return whole(bench, public, settings, seed=seed)
+        return whole(local_model, public, settings, seed=seed)
 
     monkeypatch.setattr(rehearsing, "hot_start", hot_start)
     experiment = strokes(hot_start={"epochs": 1})

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from pacdp.federation import Plan, Workbench
+from pacdp.federation import LocalModel, Plan
 from pacdp.federation.results import signal_to_noise
 from pacdp.models import count_parameters
 
@@ -41,15 +41,15 @@ def cost(plan: Plan) -> Cost:
     >>> cost(plan).steps, cost(plan).bytes_per_round
     (10, 224)
     """
-    bench = Workbench(plan)
-    size = count_parameters(bench.model)
+    local_model = LocalModel(plan)
+    size = count_parameters(local_model.model)
     asked = [task.steps * plan.rounds * plan.per_round / len(plan.clients) for task in plan.clients]
     steps = round(sum(asked))
     return Cost(
         parameters=size,
         bytes_per_round=bytes_per_round(plan, size),
         steps=steps,
-        seconds=steps * _step_seconds(bench),
+        seconds=steps * _step_seconds(local_model),
         signal_to_noise=[signal_to_noise(client, size) for client in plan.clients],
     )
 
@@ -59,9 +59,9 @@ def bytes_per_round(plan: Plan, parameters: int) -> int:
     return 2 * plan.per_round * parameters * BYTES_PER_NUMBER
 
 
-def _step_seconds(bench: Workbench) -> float:
+def _step_seconds(local_model: LocalModel) -> float:
     """One clipped step of a middling client, on random numbers."""
-    plan = bench.plan
+    plan = local_model.plan
     records = round(float(np.median([task.records / task.batches for task in plan.clients])))
     tokens = plan.model.name == "sequence"
     shape = (max(records, 1), *plan.shape)
@@ -71,6 +71,6 @@ def _step_seconds(bench: Workbench) -> float:
     seconds = []
     for _ in range(3):
         started = time.perf_counter()
-        bench.gradient(inputs, targets, clipping_bound=1.0, units=units)
+        local_model.gradient(inputs, targets, clipping_bound=1.0, units=units)
         seconds.append(time.perf_counter() - started)
     return min(seconds)

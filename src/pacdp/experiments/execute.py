@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from pacdp.experiments.prepare import Prepared
 from pacdp.experiments.results import RunResult
-from pacdp.federation import Checkpoint, Result, Workbench, simulate
+from pacdp.federation import Checkpoint, LocalModel, Result, simulate
 from pacdp.federation.engines.base import choose_engine
 from pacdp.federation.simulation import Observer
 from pacdp.privacy import Ledger
@@ -37,8 +37,8 @@ def execute(
 
 def refuse_engine(prepared: Prepared, engine: str, *, device: str = "cpu") -> None:
     """Refuse an engine that does not fit the plan, before anything is written."""
-    bench = Workbench(prepared.plan, device=device)
-    choose_engine(engine, bench, make=lambda: Workbench(prepared.plan, device=device))
+    local_model = LocalModel(prepared.plan, device=device)
+    choose_engine(engine, local_model, make=lambda: LocalModel(prepared.plan, device=device))
 
 
 def compare(

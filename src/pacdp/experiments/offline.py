@@ -13,7 +13,7 @@ from pacdp.experiments.proxies import find_proxy
 from pacdp.features import fit_features, load_public_data, refuse_public_overlap
 from pacdp.features.network import Observer
 from pacdp.features.pipeline import quiet
-from pacdp.federation import Population, Recipe, Workbench, make_plan
+from pacdp.federation import LocalModel, Population, Recipe, make_plan
 from pacdp.federation.hot_start import hot_start
 from pacdp.federation.local_model import Tensors
 from pacdp.methods import PacDp
@@ -80,7 +80,7 @@ def rehearsal(
     )
     if experiment.hot_start is None:
         return proxy, None
-    bench = Workbench(
+    local_model = LocalModel(
         make_plan(
             Recipe(training=experiment.training, model=experiment.model),
             FedAvg(),
@@ -89,7 +89,7 @@ def rehearsal(
         )
     )
     first = shown.transform(public.selection_training, observe=observe)
-    return proxy, hot_start(bench, first, experiment.hot_start, seed=seed)
+    return proxy, hot_start(local_model, first, experiment.hot_start, seed=seed)
 
 
 @lru_cache(maxsize=2)

@@ -12,7 +12,7 @@ from pacdp.experiments.proxies import find_proxy
 from pacdp.features import Features, extract_features, fit_features, load_public_data
 from pacdp.features.network import Observer
 from pacdp.features.pipeline import quiet
-from pacdp.federation import Plan, Population, Workbench, make_plan
+from pacdp.federation import LocalModel, Plan, Population, make_plan
 from pacdp.federation.hot_start import before_any_private_record, hot_start
 from pacdp.federation.local_model import Tensors
 from pacdp.methods import Method
@@ -142,13 +142,13 @@ def prepare(
     raw, split = read or read_data(experiment.data, seed=seed)
     dataset = seen(experiment, raw, observe=observe)
     plan = plan_for(experiment, method or experiment.made_method(), raw, split, seed=seed)
-    bench = Workbench(plan, device=device)
-    initial, before = bench.state(), None
+    local_model = LocalModel(plan, device=device)
+    initial, before = local_model.state(), None
     if experiment.hot_start is not None:
         public = first_records(experiment, raw, observe=observe)
-        initial = hot_start(bench, public, experiment.hot_start, seed=seed)
+        initial = hot_start(local_model, public, experiment.hot_start, seed=seed)
     if plan.track == "public":
-        before = before_any_private_record(bench, initial, dataset)
+        before = before_any_private_record(local_model, initial, dataset)
     return Prepared(
         experiment=experiment,
         dataset=dataset,

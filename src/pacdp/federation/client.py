@@ -23,7 +23,7 @@ from pacdp.clipping.numerics import check_noise
 from pacdp.data import Records
 from pacdp.errors import BudgetExceededError, InputError, located
 from pacdp.federation.client_context import NoiseOf, Participation
-from pacdp.federation.local_model import Workbench
+from pacdp.federation.local_model import LocalModel
 from pacdp.federation.messages import Broadcast, Reply
 from pacdp.federation.plan import ClientPlan, Plan
 from pacdp.methods import Answer
@@ -51,17 +51,17 @@ class Client:
         *,
         book: Ledger | None = None,
         noise: NoiseOf | None = None,
-        workbench: Workbench | None = None,
+        local_model: LocalModel | None = None,
         checked: bool = False,
     ) -> None:
         self.number = number
         self.plan = plan
         self.task = plan.clients[number]
         self.method = plan.made_method
-        self.workbench = workbench or Workbench(plan)
+        self.local_model = local_model or LocalModel(plan)
         self.noise = noise or (lambda number: SystemNoise())
         self.book = checked_book(plan, number, book)
-        # One answer at a time: the model on the workbench is one.
+        # One answer at a time: clients share the model.
         self._lock = threading.Lock()
         self.records = records
         self.units = _units(records, self.task, plan.unit)
@@ -75,28 +75,28 @@ class Client:
         if not checked:
             self._check_records()
 
-    def answer(self, broadcast: Broadcast, *, workbench: Workbench | None = None) -> Reply:
+    def answer(self, broadcast: Broadcast, *, local_model: LocalModel | None = None) -> Reply:
         """Take part in a round: pay, train on the broadcast model, and send what is noised.
 
         A client that has answered as often as planned, or whose book has too little left, refuses
-        with :class:`~pacdp.errors.BudgetExceededError` and sends nothing. ``workbench`` is where
+        with :class:`~pacdp.errors.BudgetExceededError` and sends nothing. ``local_model`` is where
         it trains, if not on its own.
         """
-        bench = workbench or self.workbench
+        local_model = local_model or self.local_model
         with self._lock:
-            bench.load(broadcast.model)
+            local_model.load(broadcast.model)
             # A copy: what was sent may be the very tensors that are about to be trained.
-            model = bench.state()
+            model = local_model.state()
             scale = self.accept(broadcast)
             work = Participation(
                 *(self.plan, self.number, Broadcast(broadcast.round, model, broadcast.public)),
                 scale=scale,
-                records=self.records.tensors(self.plan.task, bench.device),
+                records=self.records.tensors(self.plan.task, local_model.device),
                 units=self.units,
-                bench=bench,
+                local_model=local_model,
                 noise=self.noise_source(broadcast.round),
             )
-            answer = self._trained(work, bench)
+            answer = self._trained(work, local_model)
             if not work.may_leave(answer):
                 raise BudgetExceededError(
                     f"client {self.task.name}: its method sends what was not released"
@@ -124,7 +124,7 @@ class Client:
                 raise BudgetExceededError("has spent its whole budget")
             releases = self.plan.participation(self.number, scale=scale)
             for release in releases:
-                check_noise(release.z, self.workbench.coordinates)
+                check_noise(release.z, self.local_model.coordinates)
             for release in releases:
                 self._freeze(release)
             self.book.reserve(
@@ -149,7 +149,7 @@ class Client:
                 f"{self.plan.shape}"
             )
         self.plan.task.require_labels(where, self.records.labels)
-        tables = [m for m in self.workbench.model.modules() if isinstance(m, nn.Embedding)]
+        tables = [m for m in self.local_model.model.modules() if isinstance(m, nn.Embedding)]
         if len(tables) == 1 and features.dtype.kind in "iu":
             known = range(tables[0].num_embeddings)
             if not (int(features.min()) in known and int(features.max()) in known):
@@ -157,8 +157,8 @@ class Client:
                     f"{where}: its records hold tokens that the model does not know; must be whole "
                     f"numbers from 0 to {known.stop - 1}"
                 )
-        self.workbench.gradient.check(
-            *self.records.empty_tensors(self.plan.task, self.workbench.device)
+        self.local_model.gradient.check(
+            *self.records.empty_tensors(self.plan.task, self.local_model.device)
         )
 
     def noise_source(self, round: int) -> NoiseSource:  # noqa: A002
@@ -172,10 +172,10 @@ class Client:
             )
         return source
 
-    def _trained(self, work: Participation, bench: Workbench) -> Answer:
+    def _trained(self, work: Participation, local_model: LocalModel) -> Answer:
         """The method's answer; what goes wrong says where."""
         # Only what is not a chain can draw random numbers of its own.
-        chance = nullcontext() if bench.gradient.sequential else self._own_dropout(work.round)
+        chance = nullcontext() if local_model.gradient.sequential else self._own_dropout(work.round)
         try:
             with chance:
                 # All of it, since not every method clips each gradient.

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from pacdp.clipping import Bounded, NoiseSource, centred_count, clip_upload, release
 from pacdp.errors import BudgetExceededError
-from pacdp.federation.local_model import Tensors, Workbench
+from pacdp.federation.local_model import LocalModel, Tensors
 from pacdp.federation.messages import Broadcast
-from pacdp.federation.optimizers import Stepper
+from pacdp.federation.optimizers import ParameterOptimizer
 from pacdp.federation.plan import ClientPlan, Plan
 from pacdp.federation.release_guard import ALL_UNITS, ReleaseGuard, Units
 from pacdp.methods import Answer, Public
@@ -59,7 +59,7 @@ class Participation:
         scale: float,
         records: tuple[Tensor, Tensor],
         units: Tensor | None,
-        bench: Workbench,
+        local_model: LocalModel,
         noise: NoiseSource,
     ) -> None:
         self._plan = plan
@@ -67,10 +67,10 @@ class Participation:
         self._broadcast = broadcast
         self._inputs, self._targets = records
         self._unit_of = units
-        self._bench = bench
+        self._local_model = local_model
         self._noise = noise
         self._guard = ReleaseGuard(plan, client, scale=scale)
-        self._step: Stepper | None = None
+        self._step: ParameterOptimizer | None = None
         self._everything = torch.arange(len(self._inputs))
         # Kept by identity, with the objects themselves so that no other can take their place:
         # what was summed over which records, drawn at which rate, and what may leave.
@@ -135,7 +135,7 @@ class Participation:
         self, batch: Tensor, bound: float, *, rate: float, present: Tensor | None
     ) -> Bounded:
         inputs, targets = self._records(batch)
-        total = self._bench.gradient(
+        total = self._local_model.gradient(
             *(inputs, targets), clipping_bound=bound, units=self._units(batch), present=present
         )
         self._sums.append((total, batch, rate))
@@ -148,7 +148,7 @@ class Participation:
 
     def _norms(self, batch: Tensor) -> Tensor:
         inputs, targets = self._records(batch)
-        return self._bench.gradient.norms(inputs, targets, units=self._units(batch))
+        return self._local_model.gradient.norms(inputs, targets, units=self._units(batch))
 
     def count_within(self, batch: Tensor, bound: float) -> Bounded:
         batch = self._checked(batch)
@@ -161,10 +161,10 @@ class Participation:
         return count
 
     def clipped_update(self, bound: float) -> Bounded:
-        return self._clipped(self._difference(self._bench.state()), bound)
+        return self._clipped(self._difference(self._local_model.state()), bound)
 
     def clipped_model(self, bound: float) -> Bounded:
-        return self._clipped(self._bench.state(), bound)
+        return self._clipped(self._local_model.state(), bound)
 
     def _clipped(self, values: Tensors, bound: float) -> Bounded:
         plan = self._plan
@@ -175,9 +175,9 @@ class Participation:
     def plain_mean(self, batch: Tensor) -> Tensors:
         inputs, targets = self._records(batch)
         with torch.enable_grad():
-            loss = self._bench.loss(self._bench.model(inputs), targets).mean()
-            found = torch.autograd.grad(loss, list(self._bench.parameters.values()))
-        return dict(zip(self._bench.parameters, found, strict=True))
+            loss = self._local_model.loss(self._local_model.model(inputs), targets).mean()
+            found = torch.autograd.grad(loss, list(self._local_model.parameters.values()))
+        return dict(zip(self._local_model.parameters, found, strict=True))
 
     def _units(self, batch: Tensor) -> Tensor | None:
         units = self._unit_of
@@ -220,12 +220,14 @@ class Participation:
         known = any(made is gradient for made in self._may_leave)
         self._clean = self._clean and (known or not self._plan.made_method.private)
         if self._step is None:
-            self._step = Stepper.of_client(self._plan.training.optimiser, self._bench.parameters)
+            self._step = ParameterOptimizer.of_client(
+                self._plan.training.optimiser, self._local_model.parameters
+            )
         self._step(gradient)
         self.steps += 1
 
     def update(self) -> Tensors:
-        made = self._difference(self._bench.state())
+        made = self._difference(self._local_model.state())
         if self._clean:
             self._may_leave.append(made)
         return made

@@ -14,7 +14,7 @@ from pacdp.models import build_model
 Tensors = dict[str, Tensor]
 
 
-class Workbench:
+class LocalModel:
     """A plan's model on a device, with its loss and its clipping.
 
     ``make`` gives a model of the user's own; by default it is the one that the plan names. The

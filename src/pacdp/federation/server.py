@@ -16,7 +16,7 @@ from pacdp.errors import InputError
 from pacdp.federation.client_context import NoiseOf
 from pacdp.federation.local_model import Tensors
 from pacdp.federation.messages import Answers, Broadcast, Refusal, Reply
-from pacdp.federation.optimizers import Stepper
+from pacdp.federation.optimizers import ParameterOptimizer
 from pacdp.federation.plan import Plan
 from pacdp.federation.weights import client_weights
 from pacdp.validation import FloatArray
@@ -46,7 +46,7 @@ class Server:
             rounds=plan.rounds, tasks=plan.clients, delta=plan.privacy.delta
         )
         self._model = {name: value.clone() for name, value in initial.items()}
-        self._move = Stepper.of_server(plan.server, self._model)
+        self._move = ParameterOptimizer.of_server(plan.server, self._model)
         self.public = plan.made_method.start(len(plan.clients))
         self.spoiled: list[int] = []
         self._average = AveragedModel(plan)

@@ -19,7 +19,7 @@ from pacdp.federation.checkpoint import Checkpoint, Progress
 from pacdp.federation.client import checked_book, simulated_noise
 from pacdp.federation.engines.base import choose_engine
 from pacdp.federation.evaluation import accuracy_by_client, predict
-from pacdp.federation.local_model import Tensors, Workbench
+from pacdp.federation.local_model import LocalModel, Tensors
 from pacdp.federation.plan import Plan
 from pacdp.federation.results import ClientResult, RoundResult, client_result
 from pacdp.federation.rounds import Callback, run_rounds
@@ -108,16 +108,18 @@ def simulate(
         raise InputError("checkpoint: what ledgers have paid for cannot be done again")
     if books is not None and len(books) != len(plan.clients):
         raise InputError(f"books: are {len(books)}, must be {len(plan.clients)}, one a client")
-    bench = Workbench(plan, device=device, make=make)
+    local_model = LocalModel(plan, device=device, make=make)
     ledgers = [
         checked_book(plan, client, None if books is None else books[client])
         for client in range(len(plan.clients))
     ]
-    computing = choose_engine(engine, bench, make=lambda: Workbench(plan, device=device, make=make))
-    first = bench.state() if initial is None else initial
+    computing = choose_engine(
+        engine, local_model, make=lambda: LocalModel(plan, device=device, make=make)
+    )
+    first = local_model.state() if initial is None else initial
     # No client has this number.
     server = Server(plan, first, noise=simulated_noise(plan.seed, -1))
-    history = _History(server, bench, dataset, ledgers, evaluate_every=evaluate_every)
+    history = _History(server, local_model, dataset, ledgers, evaluate_every=evaluate_every)
     callbacks: list[Callback] = [history]
     if checkpoint is not None:
         kept = _Checkpointing(checkpoint, server, history, engine=computing.name)
@@ -126,7 +128,9 @@ def simulate(
     if observe is not None:
         callbacks.append(_Observing(history, observe))
     transport = UnreliableTransport(
-        InProcessTransport(bench, partition.client_records(dataset), ledgers, engine=computing),
+        InProcessTransport(
+            local_model, partition.client_records(dataset), ledgers, engine=computing
+        ),
         failure_rate=failure_rate,
         seed=plan.seed,
     )
@@ -157,14 +161,14 @@ class _History:
     def __init__(
         self,
         server: Server,
-        bench: Workbench,
+        local_model: LocalModel,
         dataset: Dataset,
         ledgers: Sequence[Ledger | None],
         *,
         evaluate_every: int,
     ) -> None:
-        self._server, self._bench = server, bench
-        self._inputs = dataset.test.inputs(bench.device)
+        self._server, self._local_model = server, local_model
+        self._inputs = dataset.test.inputs(local_model.device)
         self._labels = dataset.test.labels
         self._every = evaluate_every
         self._predicted: NDArray[Any] | None = None
@@ -203,9 +207,9 @@ class _History:
     def predict(self) -> NDArray[Any]:
         """What the model answers to the test records."""
         if self._predicted is None:
-            self._bench.load(self._server.model)
+            self._local_model.load(self._server.model)
             task = self._server.plan.task
-            self._predicted = predict(self._bench.model, self._inputs, task)
+            self._predicted = predict(self._local_model.model, self._inputs, task)
         return self._predicted
 
 

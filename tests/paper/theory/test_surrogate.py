@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from pacdp.errors import InputError
-from pacdp.federation import Workbench
+from pacdp.federation import LocalModel
 from pacdp.paper.theory.surrogate import (
     Surrogate,
     compute_clipping_bias,
@@ -98,7 +98,7 @@ def test_h_is_the_squared_bias_where_all_gradients_point_one_way(lengths, bound)
 def test_a_proxys_norms_are_those_of_its_own_gradients():
     setting = make_heart_setting(0.1, rounds=3)
     found = compute_proxy_norms(setting)
-    model = Workbench(setting.plan(1.0, 1.0, 0)).model
+    model = LocalModel(setting.plan(1.0, 1.0, 0)).model
     inputs, labels = setting.proxy.data.train.tensors(setting.proxy.data.task)
     assert len(found) == len(inputs)
     for number in range(5):

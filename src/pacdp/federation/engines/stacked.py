@@ -23,9 +23,9 @@ from pacdp.federation.client import Client
 from pacdp.federation.client_context import local_batches
 from pacdp.federation.engines.layouts import CellsFirst, Layout
 from pacdp.federation.engines.thread_pool import on_threads
-from pacdp.federation.local_model import Tensors, Workbench
+from pacdp.federation.local_model import LocalModel, Tensors
 from pacdp.federation.messages import Answers, Broadcast, Refusal, Reply
-from pacdp.federation.optimizers import Stepper
+from pacdp.federation.optimizers import ParameterOptimizer
 from pacdp.federation.plan import ClientPlan, Plan
 from pacdp.federation.release_guard import ALL_UNITS, ReleaseGuard
 from pacdp.methods import Method
@@ -74,19 +74,19 @@ class StackedEngine:
 
     def __init__(
         self,
-        bench: Workbench,
-        make: Callable[[], Workbench] | None = None,
+        local_model: LocalModel,
+        make: Callable[[], LocalModel] | None = None,
         *,
         layout: Layout | None = None,
     ) -> None:
-        self._bench = bench
-        self._plan = bench.plan
-        self._layout = layout or CellsFirst(bench, 1)
+        self._local_model = local_model
+        self._plan = local_model.plan
+        self._layout = layout or CellsFirst(local_model, 1)
 
     @classmethod
-    def explain_misfit(cls, bench: Workbench) -> str:
+    def explain_misfit(cls, local_model: LocalModel) -> str:
         """The reason why the clients of a plan cannot be computed together; empty if they can."""
-        plan, model = bench.plan, bench.gradient.sequential
+        plan, model = local_model.plan, local_model.gradient.sequential
         if type(plan.made_method).train is not Method.train:
             return f"{plan.method} trains in its own way; must be a method with the common loop"
         if plan.unit != "record":
@@ -101,9 +101,9 @@ class StackedEngine:
         return ""
 
     @classmethod
-    def is_preferred(cls, bench: Workbench) -> bool:
+    def is_preferred(cls, local_model: LocalModel) -> bool:
         """Whether all layers are linear: stacking gains nothing for convolutions."""
-        model = bench.gradient.sequential
+        model = local_model.gradient.sequential
         return model is not None and all(
             isinstance(step, LinearStep) or not hasattr(step, "weight") for step in model.steps
         )
@@ -119,7 +119,7 @@ class StackedEngine:
             except BudgetExceededError as error:
                 answers[number] = Refusal(number, str(error))
         divisor = max(client.divisor for client in self._plan.clients)
-        heavy = self._bench.coordinates * self._layout.cells * divisor > HEAVY_STEP
+        heavy = self._local_model.coordinates * self._layout.cells * divisor > HEAVY_STEP
         trained = on_threads(
             lambda group: self._train(group, broadcast),
             list(self._groups(jobs)),
@@ -130,10 +130,10 @@ class StackedEngine:
 
     def _load(self, broadcast: Broadcast) -> None:
         """Refuse a broadcast that does not fit the model, before anybody pays."""
-        self._bench.load(broadcast.model)
+        self._local_model.load(broadcast.model)
 
     def _initial_weights(self, jobs: Sequence[Job], broadcast: Broadcast) -> Tensors:
-        return self._layout.expand([self._bench.state()] * len(jobs))
+        return self._layout.expand([self._local_model.state()] * len(jobs))
 
     def _bounds(self, job: Job, round: int) -> FloatArray:  # noqa: A002
         """The clipping bound of each cell."""
@@ -146,7 +146,7 @@ class StackedEngine:
 
     def _padded(self, jobs: Sequence[Job]) -> Padded:
         return Padded(
-            [job.client.records.tensors(self._plan.task, self._bench.device) for job in jobs]
+            [job.client.records.tensors(self._plan.task, self._local_model.device) for job in jobs]
         )
 
     def _size(self, job: Job) -> int:
@@ -183,7 +183,7 @@ class StackedEngine:
                 job.client.noise_source(number),
                 scale=float(row[0]) if self._layout.cells == 1 else None,
                 steps=job.task.steps,
-                coordinates=self._bench.coordinates,
+                coordinates=self._local_model.coordinates,
             )
             for job, row in zip(group, scales, strict=True)
         ]
@@ -195,7 +195,7 @@ class StackedEngine:
         limits = torch.from_numpy(bounds)
         start = self._initial_weights(group, broadcast)
         weights = {name: value.clone() for name, value in start.items()}
-        move = Stepper.of_client(self._plan.training.optimiser, weights)
+        move = ParameterOptimizer.of_client(self._plan.training.optimiser, weights)
         batches = PaddedBatches(self._padded(group), orders)
         updates: list[Tensors] = []
         for step in range(tasks[0].steps):
@@ -250,7 +250,7 @@ class StackedEngine:
 
     def _grids(self, bounds: FloatArray, multipliers: FloatArray) -> tuple[FloatArray, FloatArray]:
         """The steps of the public grids, and σ in grid steps, never rounded down."""
-        coordinates, ratio = self._bench.coordinates, self._plan.adjacency.sensitivity
+        coordinates, ratio = self._local_model.coordinates, self._plan.adjacency.sensitivity
         check_noise(float(multipliers.max()) / ratio, coordinates)
         steps = grid_step(bounds * ratio, coordinates)
         noise = multipliers / ratio * (bounds * ratio)

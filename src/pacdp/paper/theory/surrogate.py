@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from scipy.optimize import elementwise
 
 from pacdp.errors import InputError
-from pacdp.federation import Workbench
+from pacdp.federation import LocalModel
 from pacdp.federation.weights import client_weights
 from pacdp.models import count_parameters
 from pacdp.offline import Setting
@@ -132,7 +132,7 @@ def compute_proxy_norms(setting: Setting, *, seed: int = 0) -> FloatArray:
     True
     """
     data = setting.proxy.data
-    gradient = Workbench(setting.plan(1.0, 1.0, seed)).gradient
+    gradient = LocalModel(setting.plan(1.0, 1.0, seed)).gradient
     norms = gradient.norms(*data.train.tensors(data.task))
     return np.asarray(norms.detach().double().numpy())
 
@@ -163,7 +163,7 @@ def predict_thresholds(
     steps = plans[0].rounds * max(client.steps for client in plans[0].clients)
     surrogate = Surrogate(
         norms=compute_proxy_norms(setting, seed=seed),
-        dimension=count_parameters(Workbench(plans[0]).model),
+        dimension=count_parameters(LocalModel(plans[0]).model),
         divisor=1.0,
         kappa=1 / steps if kappa is None else kappa,
     )
