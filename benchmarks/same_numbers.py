@@ -61,8 +61,8 @@ from pacdp.federation import (
     make_plan,
     simulate,
 )
-from pacdp.federation.hot_start import hot_start
 from pacdp.federation.results import RoundResult, signal_to_noise
+from pacdp.federation.warm_start import train_warm_start
 from pacdp.methods import METHODS, build_method
 from pacdp.models import count_parameters
 from pacdp.offline import Cell, Grid, Offline, Setting, fit_curve
@@ -207,7 +207,7 @@ def train(case: Case, engine: str) -> dict[str, Tree] | None:
     initial = None
     if plan.hot_start is not None:
         public = load_proxy(case.data).data
-        initial = hot_start(LocalModel(plan), public, plan.hot_start, seed=case.seed)
+        initial = train_warm_start(LocalModel(plan), public, plan.hot_start, seed=case.seed)
     settings: dict[str, Any] = {
         "initial": initial,
         "failure_rate": case.failure_rate,

@@ -14,8 +14,8 @@ from pacdp.data.proxy import Proxy
 from pacdp.errors import DataError, InputError
 from pacdp.experiments.cost import cost
 from pacdp.federation import Model, Plan, Privacy, Training, simulate
-from pacdp.federation.hot_start import WarmStart, hot_start
 from pacdp.federation.local_model import LocalModel
+from pacdp.federation.warm_start import WarmStart, train_warm_start
 from pacdp.methods import build_method
 from pacdp.offline import Setting
 from pacdp.tasks import Classification, Regression, Task, load_task, register_task, task_for_classes
@@ -131,7 +131,7 @@ def test_a_task_from_outside_is_planned_stored_and_trained(detection, tmp_path, 
     assert cost(plan).steps == 90
     with pytest.raises(InputError, match="splits by class; detection has"):
         partition_records(data, "dirichlet", clients=3)
-    state = hot_start(LocalModel(plan), data, WarmStart(epochs=1), seed=0)
+    state = train_warm_start(LocalModel(plan), data, WarmStart(epochs=1), seed=0)
     assert set(state) == set(result.model)
 
 

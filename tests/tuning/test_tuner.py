@@ -227,13 +227,13 @@ def names(dataset):
 
 def test_public_records_train_or_judge_but_never_both(small_pool, monkeypatch):
     taught = []
-    whole = rehearsing.hot_start
+    whole = rehearsing.train_warm_start
 
-    def hot_start(local_model, public, settings, *, seed):
+    def train_warm_start(local_model, public, settings, *, seed):
         taught.append(public)
         return whole(local_model, public, settings, seed=seed)
 
-    monkeypatch.setattr(rehearsing, "hot_start", hot_start)
+    monkeypatch.setattr(rehearsing, "train_warm_start", train_warm_start)
     experiment = strokes(hot_start={"epochs": 1})
     found = tune(experiment, seeds=1, sweeps=1)
     assert taught

@@ -14,8 +14,8 @@ from pacdp.features import fit_features, load_public_data, refuse_public_overlap
 from pacdp.features.network import Observer
 from pacdp.features.pipeline import quiet
 from pacdp.federation import LocalModel, Population, Recipe, make_plan
-from pacdp.federation.hot_start import hot_start
 from pacdp.federation.local_model import Tensors
+from pacdp.federation.warm_start import train_warm_start
 from pacdp.methods import PacDp
 from pacdp.methods.fedavg import FedAvg
 from pacdp.offline import Setting
@@ -89,7 +89,7 @@ def rehearsal(
         )
     )
     first = shown.transform(public.selection_training, observe=observe)
-    return proxy, hot_start(local_model, first, experiment.hot_start, seed=seed)
+    return proxy, train_warm_start(local_model, first, experiment.hot_start, seed=seed)
 
 
 @lru_cache(maxsize=2)

@@ -13,8 +13,8 @@ from pacdp.features import Features, extract_features, fit_features, load_public
 from pacdp.features.network import Observer
 from pacdp.features.pipeline import quiet
 from pacdp.federation import LocalModel, Plan, Population, make_plan
-from pacdp.federation.hot_start import before_any_private_record, hot_start
 from pacdp.federation.local_model import Tensors
+from pacdp.federation.warm_start import evaluate_initial_model, train_warm_start
 from pacdp.methods import Method
 
 
@@ -146,9 +146,9 @@ def prepare(
     initial, before = local_model.state(), None
     if experiment.hot_start is not None:
         public = first_records(experiment, raw, observe=observe)
-        initial = hot_start(local_model, public, experiment.hot_start, seed=seed)
+        initial = train_warm_start(local_model, public, experiment.hot_start, seed=seed)
     if plan.track == "public":
-        before = before_any_private_record(local_model, initial, dataset)
+        before = evaluate_initial_model(local_model, initial, dataset)
     return Prepared(
         experiment=experiment,
         dataset=dataset,

@@ -14,7 +14,7 @@ from pacdp.federation.evaluation import evaluate
 from pacdp.federation.local_model import LocalModel, Tensors
 
 
-def hot_start(
+def train_warm_start(
     local_model: LocalModel, proxy: Dataset, settings: WarmStart, *, seed: int
 ) -> Tensors:
     """Train the local model on the proxy without privacy, and return its parameters."""
@@ -39,7 +39,7 @@ def hot_start(
     return local_model.state()
 
 
-def before_any_private_record(
+def evaluate_initial_model(
     local_model: LocalModel, model: Tensors, test: Dataset
 ) -> dict[str, float]:
     """How good a first model is on the test records of the task."""
