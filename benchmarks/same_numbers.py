@@ -326,8 +326,8 @@ def run(
 ) -> dict[str, Tree]:
     """An experiment as its file has it, with some settings changed."""
     experiment = read_experiment(name, profile=profile, changes=changes)
-    made = experiment.made_method(
-        method, dict.fromkeys(experiment.lacking(method or experiment.method), CURVE)
+    made = experiment.build_method(
+        method, dict.fromkeys(experiment.missing_settings(method or experiment.method), CURVE)
     )
     return _ran(prepare(experiment, method=made, seed=seed))
 
@@ -346,7 +346,7 @@ def tuned(
         "trainings": found.trainings,
     }
     final = with_plan(experiment, found)
-    return {**numbers, **_ran(prepare(final, method=final.made_method(method), seed=100))}
+    return {**numbers, **_ran(prepare(final, method=final.build_method(method), seed=100))}
 
 
 def command(*words: str) -> dict[str, Tree]:
@@ -376,13 +376,15 @@ def _without(name: str, content: Tree) -> Tree:
 def planned(name: str, profile: str | None, method: str) -> dict[str, Tree] | None:
     """The plan of an experiment; None where its data would have to be downloaded."""
     experiment = read_experiment(name, profile=profile)
-    made = experiment.made_method(method, dict.fromkeys(experiment.lacking(method), CURVE))
+    made = experiment.build_method(
+        method, dict.fromkeys(experiment.missing_settings(method), CURVE)
+    )
     try:
         dataset, split = read_data(experiment.data, seed=0)
     except DataError:
         return None
     plan = plan_for(experiment, made, dataset, split, seed=0)
-    guarantees = [plan.planned(client) for client in range(len(plan.clients))]
+    guarantees = [plan.planned_guarantee(client) for client in range(len(plan.clients))]
     return {
         "hash": plan.run,
         "noise": [task.noise_multiplier for task in plan.clients],

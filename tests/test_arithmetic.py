@@ -24,7 +24,7 @@ from pacdp.tuning import Tuned
 from pacdp.tuning.tuned_configuration import Expected
 
 HEART = read_experiment("heart", profile="smoke")
-PREPARED = prepare(HEART, method=HEART.made_method("fixed"))
+PREPARED = prepare(HEART, method=HEART.build_method("fixed"))
 POWER = {"family": "power", "coefficients": [0.5, 0.25]}
 MISSING = object()
 OTHERS = [
@@ -144,7 +144,7 @@ def test_the_checksum_of_a_curve_covers_the_version(tmp_path, monkeypatch):
 def test_a_plan_of_another_version_is_another_run(monkeypatch):
     plan = PREPARED.plan
     monkeypatch.setattr("pacdp.federation.plan.ARITHMETIC", ARITHMETIC + 1)
-    other = prepare(HEART, method=HEART.made_method("fixed")).plan
+    other = prepare(HEART, method=HEART.build_method("fixed")).plan
     assert other.run != plan.run
     assert other.model_copy(update={"arithmetic": ARITHMETIC}).run == plan.run
 

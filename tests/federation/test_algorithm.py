@@ -126,7 +126,7 @@ def test_algorithm_1_to_a_few_grid_steps(adjacency):
     # And it moved: the comparison is not of two untouched models.
     assert np.abs(result.model["1.weight"].numpy() - first["1.weight"].numpy()).max() > 0.01
     for number, client in enumerate(result.clients()):
-        (each,) = plan.participation(number)
+        (each,) = plan.planned_releases(number)
         if client.releases:
             certified = account(each.times(client.releases)).epsilon
             assert client.epsilon_spent == pytest.approx(certified, rel=1e-12)

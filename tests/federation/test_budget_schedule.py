@@ -184,7 +184,7 @@ def test_another_run_of_the_ledger_does_not_show():
     used = Client(0, made, RECORDS[0]).book
     generous = Guarantee(epsilon=9.0, adjacency=Adjacency.ZERO_OUT)
     other = Client(0, made, RECORDS[0], book=type(used)(generous))
-    other.book.reserve(made.participation(0)[0], run="something else")
+    other.book.reserve(made.planned_releases(0)[0], run="something else")
     fresh = Client(0, made, RECORDS[0])
     first = Broadcast(2, LocalModel(made).state())
     assert other.answer(first).noise_scale == fresh.answer(first).noise_scale

@@ -140,8 +140,8 @@ def test_noise_is_calibrated_exactly():
     found = [task.noise_multiplier for task in made.clients]
     assert found == pytest.approx(wanted.noise_multiplier.tolist(), rel=1e-12)
     for number, epsilon in enumerate((0.01, 0.05, 0.5, 1.0)):
-        assert made.planned(number).epsilon == pytest.approx(epsilon, rel=1e-9)
-        assert made.planned(number).epsilon <= epsilon
+        assert made.planned_guarantee(number).epsilon == pytest.approx(epsilon, rel=1e-9)
+        assert made.planned_guarantee(number).epsilon <= epsilon
 
 
 @pytest.mark.parametrize("sampling", ["balanced", "uniform"])
@@ -154,13 +154,13 @@ def test_asking_few_clients_amplifies_nothing(sampling):
         assert task.participations < 20
         alone = calibrate(epsilon=1.0, releases=3 * task.participations).release()
         assert task.noise_multiplier == pytest.approx(alone.noise_multiplier, rel=1e-12)
-        (each,) = plan(training=few).participation(number)
+        (each,) = plan(training=few).planned_releases(number)
         assert each.sampling_rate == 1
 
 
 def test_a_budget_per_release_says_what_the_whole_costs():
     made = plan(privacy=Privacy(epsilon=0.1, scope="per-release"))
-    one = made.participation(0)[0].times(1)
+    one = made.planned_releases(0)[0].times(1)
     assert account(one).epsilon == pytest.approx(0.1, rel=1e-9)
     assert made.budget(0).epsilon == pytest.approx(account(one.times(5)).epsilon, rel=1e-6)
     result = simulate(made, HEART, HOSPITALS)
@@ -172,7 +172,7 @@ def test_a_budget_per_release_says_what_the_whole_costs():
 def test_the_uniform_baseline_keeps_every_promise():
     made = plan(method=build_method("dp-fedavg"), privacy=Privacy(epsilon=(0.01, 0.05, 0.5, 1.0)))
     assert len({task.noise_multiplier for task in made.clients}) == 1
-    assert [made.planned(n).epsilon <= 0.01 for n in range(4)] == [True] * 4
+    assert [made.planned_guarantee(n).epsilon <= 0.01 for n in range(4)] == [True] * 4
     assert [task.budget for task in made.clients] == [0.01, 0.05, 0.5, 1.0]
 
 
@@ -252,7 +252,7 @@ def test_no_plan_ever_exceeds_a_budget(
         assert client.epsilon_planned <= client.epsilon_budget
         assert client.releases <= client.releases_planned == task.releases
         if client.releases:
-            (each,) = made.participation(number)
+            (each,) = made.planned_releases(number)
             certified = account(each.times(client.releases)).epsilon
             assert client.epsilon_spent == pytest.approx(certified, rel=1e-12)
         # Who refuses was asked more often than planned, which balanced sampling never does.

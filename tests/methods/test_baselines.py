@@ -116,7 +116,7 @@ def test_no_rival_overspends(name, rounds, epsilon, adjacency, failures, seed):
 
 def answer(made, number=0, **settings):
     client = Client(number, made, RECORDS[number], **settings)
-    return client.answer(Broadcast(0, LocalModel(made).state(), made.made_method.start(4)))
+    return client.answer(Broadcast(0, LocalModel(made).state(), made.algorithm.start(4)))
 
 
 class Silence:
@@ -171,9 +171,9 @@ def test_nbafl_as_published():
     assert made.clients[0].charges[0].noise_multiplier * 0.3 == pytest.approx(sigma, rel=1e-12)
     # What it really certifies: four Gaussian releases of sensitivity 2C.
     mu = math.sqrt(4) * 0.6 / sigma
-    assert total_mu(made.participation(0)) * 2 == pytest.approx(mu, rel=1e-12)
-    assert made.planned(0).epsilon > 20 * 0.5
-    assert made.budget(0).epsilon == pytest.approx(made.planned(0).epsilon, rel=1e-6)
+    assert total_mu(made.planned_releases(0)) * 2 == pytest.approx(mu, rel=1e-12)
+    assert made.planned_guarantee(0).epsilon > 20 * 0.5
+    assert made.budget(0).epsilon == pytest.approx(made.planned_guarantee(0).epsilon, rel=1e-6)
     update = answer(made, noise=silent).update
     start = LocalModel(made).state()
     sent = {name: update[name] + start[name] for name in update}
@@ -184,7 +184,7 @@ def test_nbafl_as_published():
 def test_nbafl_sends_noise_down_when_few_take_part():
     many = partition_records(load_dataset("digits"), "iid", clients=30)
     often = plan("nbafl-original", load_dataset("digits"), many, rounds=10, clients_per_round=3)
-    rule, tasks = often.made_method, often.clients
+    rule, tasks = often.algorithm, often.clients
     c = math.sqrt(2 * math.log(1.25e5))
     fewest = min(task.records for task in tasks)
     expected = 2 * c * math.sqrt(10**2 - 1 * 30) / (fewest * 30 * 1.0)
@@ -211,7 +211,7 @@ def test_rpdp_solves_its_rates_with_a_real_accountant():
     assert rates == sorted(rates)
     assert rates[-1] == 1.0
     for number, epsilon in enumerate((0.1, 0.5, 1.0, 4.0)):
-        cost = made.planned(number).epsilon
+        cost = made.planned_guarantee(number).epsilon
         assert epsilon * (1 - 1e-3) < cost <= epsilon
         assert made.clients[number].divisor == pytest.approx(
             rates[number] * RECORDS[number].features.shape[0]
@@ -298,7 +298,7 @@ def test_counts_and_gradients_share_the_budget(name, adjacency):
     assert gradients.z == pytest.approx(whole / math.sqrt(0.9), rel=1e-9)
     assert counts.z == pytest.approx(whole / math.sqrt(0.1), rel=1e-9)
     assert 1 / gradients.z**2 + 1 / counts.z**2 == pytest.approx(1 / whole**2, rel=1e-9)
-    assert made.planned(0).epsilon == pytest.approx(1.0, rel=1e-9)
+    assert made.planned_guarantee(0).epsilon == pytest.approx(1.0, rel=1e-9)
 
 
 def test_a_count_that_is_not_centred_would_overspend():
@@ -320,7 +320,7 @@ def test_the_bound_moves_by_the_formula():
     server = Server(plan("aqc"), {"w": torch.zeros(1)})
     task = server.plan.clients[0]
     heard = {0: (task, [{"count": torch.tensor(0.25 * task.divisor)}])}
-    moved = server.plan.made_method.learn({"bound": 1.0}, heard)
+    moved = server.plan.algorithm.learn({"bound": 1.0}, heard)
     assert moved["bound"] == pytest.approx(math.exp(-0.2 * 0.25))
 
 
@@ -335,7 +335,7 @@ def test_the_tracker_finds_the_median():
         batch="full",
         optimiser=Optimiser(lr=1e-9),
     )
-    result_bounds = made.made_method.start(4)
+    result_bounds = made.algorithm.start(4)
     server = Server(made, LocalModel(made).state())
     clients = [Client(n, made, records) for n, records in enumerate(RECORDS)]
     for number in range(made.rounds):
@@ -358,7 +358,7 @@ def test_bounds_come_from_what_was_released_and_nothing_else():
     server.combine([reply])
     bound = 0.1
     for count in reply.released:
-        bound = made.made_method.moved(bound, float(count["count"]), made.clients[0].divisor)
+        bound = made.algorithm.moved(bound, float(count["count"]), made.clients[0].divisor)
     assert server.public["bounds"][0] == pytest.approx(bound)
 
 
@@ -421,7 +421,7 @@ def test_noise_once_adds_the_noise_of_a_step_and_is_charged_what_that_is_worth()
     sigma = task.noise_multiplier * upload
     assert sigma == pytest.approx(lr * z * bound / 50)
     # One record can turn an update of that length into any other.
-    (release,) = made.participation(0)
+    (release,) = made.planned_releases(0)
     assert release.z == pytest.approx(sigma / (2 * upload))
     result = simulate(made, HEART, HOSPITALS)
     client = result.clients()[0]

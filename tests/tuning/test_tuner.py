@@ -308,7 +308,7 @@ def test_labels_are_dealt_out_so_that_every_seed_can_be():
 def test_another_bound_is_another_training():
     read = read_data(HEART.data, seed=0)
     shared = Stage(read)
-    methods = [HEART.made_method("fixed", {"clipping_bound": bound}) for bound in (0.01, 5.0)]
+    methods = [HEART.build_method("fixed", {"clipping_bound": bound}) for bound in (0.01, 5.0)]
     scores = [shared.scores(HEART, method, [0, 1]) for method in methods]
     assert scores[0] != scores[1]
     assert scores == [Stage(read).scores(HEART, method, [0, 1]) for method in methods]

@@ -70,8 +70,8 @@ def tuned_plan(file: str, changes: Sequence[str]) -> "Tuned":
 def method_of(experiment: "Experiment", text: str | None, curve: "Curve | None" = None) -> "Method":
     """A method by ``NAME`` or ``NAME:key=value:key=value``, with a curve if it lacks one."""
     name, parts = split_method(experiment.method if text is None else text)
-    fitted = {} if curve is None else dict.fromkeys(experiment.lacking(name), curve)
-    return experiment.made_method(name, options.assignments("--method", parts) | fitted)
+    fitted = {} if curve is None else dict.fromkeys(experiment.missing_settings(name), curve)
+    return experiment.build_method(name, options.assignments("--method", parts) | fitted)
 
 
 def split_method(text: str) -> tuple[str, list[str]]:
@@ -101,7 +101,7 @@ def missing_curve(
 ) -> "Curve | None":
     """A curve that is fitted now, if a method needs one and the experiment has none."""
     names = [split_method(experiment.method if text is None else text)[0] for text in methods]
-    if not any(experiment.lacking(name) for name in names):
+    if not any(experiment.missing_settings(name) for name in names):
         return None
     from pacdp.cli.curve import fit_with_progress
     from pacdp.curve import Curve

@@ -84,7 +84,7 @@ def plan_command(
         if number < 0:
             table.add_row(f"... {len(made.clients) - 10} more")
             continue
-        task, guarantee = made.clients[number], made.planned(number)
+        task, guarantee = made.clients[number], made.planned_guarantee(number)
         first, last = (
             formatting.number(chosen.bound(task.epsilon, round=t, rounds=made.rounds))
             if chosen.private
@@ -120,7 +120,7 @@ def _spending(plan: "Plan") -> dict[str, str]:
     """A note where noise is not the same in every participation."""
     spending = plan.privacy.spending
     times = max(task.participations for task in plan.clients)
-    if spending.policy == "even" or times == 1 or not plan.made_method.private:
+    if spending.policy == "even" or times == 1 or not plan.algorithm.private:
         return {}
     if spending.policy == "replan":
         return {"spending": "replan: what is left, over the rounds that may still come"}

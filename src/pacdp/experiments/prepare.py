@@ -141,7 +141,7 @@ def prepare(
     """
     raw, split = read or read_data(experiment.data, seed=seed)
     dataset = seen(experiment, raw, observe=observe)
-    plan = plan_for(experiment, method or experiment.made_method(), raw, split, seed=seed)
+    plan = plan_for(experiment, method or experiment.build_method(), raw, split, seed=seed)
     local_model = LocalModel(plan, device=device)
     initial, before = local_model.state(), None
     if experiment.hot_start is not None:

@@ -57,7 +57,7 @@ class Client:
         self.number = number
         self.plan = plan
         self.task = plan.clients[number]
-        self.method = plan.made_method
+        self.method = plan.algorithm
         self.local_model = local_model or LocalModel(plan)
         self.noise = noise or (lambda number: SystemNoise())
         self.book = checked_book(plan, number, book)
@@ -122,7 +122,7 @@ class Client:
             scale = self.plan.noise_scale(self.number, number, self.book)
             if math.isinf(scale):
                 raise BudgetExceededError("has spent its whole budget")
-            releases = self.plan.participation(self.number, scale=scale)
+            releases = self.plan.planned_releases(self.number, scale=scale)
             for release in releases:
                 check_noise(release.z, self.local_model.coordinates)
             for release in releases:
@@ -131,7 +131,7 @@ class Client:
                 *releases,
                 run=self.plan.run,
                 label=self.plan.label,
-                at_most=self.plan.most_releases(self.number),
+                at_most=self.plan.max_releases(self.number),
             )
         except BudgetExceededError as error:
             raise BudgetExceededError(f"client {self.task.name}: {error}") from None

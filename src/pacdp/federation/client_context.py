@@ -142,7 +142,7 @@ class Participation:
         return total
 
     def norms(self, batch: Tensor) -> Tensor:
-        if self._plan.made_method.private:
+        if self._plan.algorithm.private:
             raise BudgetExceededError(f"client {self.task.name}: lengths are not paid for")
         return self._norms(batch)
 
@@ -218,7 +218,7 @@ class Participation:
 
     def step(self, gradient: Tensors) -> None:
         known = any(made is gradient for made in self._may_leave)
-        self._clean = self._clean and (known or not self._plan.made_method.private)
+        self._clean = self._clean and (known or not self._plan.algorithm.private)
         if self._step is None:
             self._step = ParameterOptimizer.of_client(
                 self._plan.training.optimiser, self._local_model.parameters

@@ -138,7 +138,7 @@ class Plan(Recipe):
     @model_validator(mode="after")
     def _honest(self) -> Self:
         """With a guarantee every client has noise, and without one nobody has a budget."""
-        private = self.made_method.private
+        private = self.algorithm.private
         for task in self.clients:
             if (private and not task.charges) or (task.budget is None) == private:
                 raise ValueError(f"method {self.method}: noise or budget of {task.name} do not fit")
@@ -182,10 +182,10 @@ class Plan(Recipe):
     def label(self) -> str:
         """A mark on the ledger's rows where a budget is not what it seems."""
         scope = "" if self.privacy.scope == "total" else self.privacy.scope
-        return ", ".join(part for part in (self.made_method.label, scope) if part)
+        return ", ".join(part for part in (self.algorithm.label, scope) if part)
 
     @cached_property
-    def made_method(self) -> Method:
+    def algorithm(self) -> Method:
         """The method with its settings."""
         return build_method(self.method, self.settings)
 
@@ -200,7 +200,7 @@ class Plan(Recipe):
         )
         return drawn[round]
 
-    def participation(self, client: int, *, scale: float = 1.0) -> list[Release]:
+    def planned_releases(self, client: int, *, scale: float = 1.0) -> list[Release]:
         """What one participation of a client releases, record by record, its noise scaled."""
         return [
             _release(
@@ -219,7 +219,7 @@ class Plan(Recipe):
         if spending.policy == "even":
             return 1.0
         made = book.count_releases(self.run)
-        whole = total_mu(self.participation(client)) ** 2 * task.participations
+        whole = total_mu(self.planned_releases(client)) ** 2 * task.participations
         share = spending.share(
             made=made.total() // task.each,
             spent=total_mu(one.times(count) for one, count in made.items()) ** 2 / whole,
@@ -230,31 +230,31 @@ class Plan(Recipe):
         )
         return math.inf if not share else 1 / math.sqrt(task.participations * share)
 
-    def most_releases(self, client: int) -> int:
+    def max_releases(self, client: int) -> int:
         """How many releases per record a client makes at most, whatever it is asked."""
         task = self.clients[client]
         # What is re-planned may be asked for in any round, and shrinks.
         replanned = self.privacy.spending.policy == "replan"
         return task.each * (self.rounds if replanned else task.participations)
 
-    def certified(self, made: Sequence[Release]) -> Guarantee | None:
+    def certify(self, releases: Sequence[Release]) -> Guarantee | None:
         """What some releases certify; None where a method has no guarantee."""
-        if not self.made_method.private:
+        if not self.algorithm.private:
             return None
-        if not made:
+        if not releases:
             return Guarantee(
                 epsilon=0.0, delta=self.privacy.delta, adjacency=self.adjacency, unit=self.unit
             )
-        return account(made, delta=self.privacy.delta)
+        return account(releases, delta=self.privacy.delta)
 
-    def planned(self, client: int, participations: int | None = None) -> Guarantee | None:
+    def planned_guarantee(self, client: int, participations: int | None = None) -> Guarantee | None:
         """What a client's releases certify at even noise, if it answers so often or as planned.
 
         However a budget moves, the whole of it is the same.
         """
         times = self.clients[client].participations if participations is None else participations
-        made = self.participation(client)
-        return self.certified([release.times(release.count * times) for release in made])
+        made = self.planned_releases(client)
+        return self.certify([release.times(release.count * times) for release in made])
 
     def budget(self, client: int) -> Guarantee | None:
         """What the client's book may be charged.
@@ -267,7 +267,7 @@ class Plan(Recipe):
             return None
         if not self.label:
             return _budget(asked, self.privacy.delta, self.adjacency, self.unit)
-        planned = self.planned(client)
+        planned = self.planned_guarantee(client)
         assert planned is not None
         # Inverted and inverted again, on the safe side both times, it must still fit.
         return replace(

@@ -116,7 +116,7 @@ def client_result(
     client = plan.clients[number]
     # A durable ledger may hold the releases of other runs as well.
     releases = [] if book is None else list_releases(book.count_releases(plan.run))
-    planned, spent = plan.planned(number), plan.certified(releases)
+    planned, spent = plan.planned_guarantee(number), plan.certify(releases)
     noise_planned = tuple(charge.noise_multiplier for charge in client.charges)
     noise = [release.noise_multiplier for release in releases]
     sampled = [charge.sampling_rate for charge in client.charges if charge.sampling_rate < 1]

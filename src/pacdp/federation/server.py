@@ -42,12 +42,12 @@ class Server:
     def __init__(self, plan: Plan, initial: Tensors, *, noise: NoiseOf | None = None) -> None:
         self.plan = plan
         self._noise = noise or (lambda number: SystemNoise())
-        self._downlink = plan.made_method.downlink(
+        self._downlink = plan.algorithm.downlink(
             rounds=plan.rounds, tasks=plan.clients, delta=plan.privacy.delta
         )
         self._model = {name: value.clone() for name, value in initial.items()}
         self._move = ParameterOptimizer.of_server(plan.server, self._model)
-        self.public = plan.made_method.start(len(plan.clients))
+        self.public = plan.algorithm.start(len(plan.clients))
         self.spoiled: list[int] = []
         self._average = AveragedModel(plan)
 
@@ -84,7 +84,7 @@ class Server:
         replies = [answer for answer in answers.values() if isinstance(answer, Reply)]
         if any(reply.round != round for reply in replies):
             raise InputError(f"answers: must be of round {round + 1}")
-        bound = self.plan.made_method.followed(self.public)
+        bound = self.plan.algorithm.followed(self.public)
         self.combine(replies)
         self.finish_round(round)
         return RoundOutcome(
@@ -111,7 +111,7 @@ class Server:
         if replies:
             mean = self._mean_update(replies)
             self._move({name: -value for name, value in mean.items()})
-            self.public = self.plan.made_method.learn(
+            self.public = self.plan.algorithm.learn(
                 self.public,
                 {r.client: (self.plan.clients[r.client], r.released) for r in replies},
             )

@@ -281,7 +281,7 @@ def _replay(
         book = books[number]
         if book is None or not releases:
             continue
-        for release in plan.participation(number):
+        for release in plan.planned_releases(number):
             if release.sampled:
                 whole = release.times(release.count * plan.clients[number].participations)
                 book.freeze(whole, run=plan.run, label=plan.label)

@@ -55,7 +55,7 @@ def client_weights(
         everyone = [task.noise_multiplier or 0.0 for task in plan.clients]
         raw = sizes / (known**2 + np.median(everyone) ** 2)
     elif rule == "inverse-variance":
-        method = plan.made_method
+        method = plan.algorithm
         state = method.start(len(plan.clients)) if public is None else public
         planned = [method.bound(task.epsilon, round=round, rounds=plan.rounds) for task in tasks]
         bounds = [

@@ -81,7 +81,7 @@ def score_plans(
 
 def planned_bounds(plan: Plan) -> list[list[float]]:
     """C_i^t of each client in each round."""
-    bound, rounds = plan.made_method.bound, plan.rounds
+    bound, rounds = plan.algorithm.bound, plan.rounds
     levels = {
         epsilon: [bound(epsilon, round=number, rounds=rounds) for number in range(rounds)]
         for epsilon in {client.epsilon for client in plan.clients}

@@ -65,7 +65,7 @@ def _kind(outcomes: Sequence[RunResult]) -> str:
 
 
 def _private(outcomes: Sequence[RunResult]) -> bool:
-    return outcomes[0].plan.made_method.private
+    return outcomes[0].plan.algorithm.private
 
 
 def sentences(arms: Arms) -> list[str]:

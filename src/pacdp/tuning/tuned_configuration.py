@@ -79,9 +79,9 @@ class Tuned(Settings):
     @field_validator("proxy")
     @classmethod
     def _named(cls, given: dict[str, str]) -> dict[str, str]:
-        lacking = [key for key in ("name", "made_by", "source", "sha256") if key not in given]
-        if lacking:
-            raise ValueError(f"has no {lacking[0]}")
+        missing = [key for key in ("name", "made_by", "source", "sha256") if key not in given]
+        if missing:
+            raise ValueError(f"has no {missing[0]}")
         return given
 
     def save(self, path: Path) -> None:

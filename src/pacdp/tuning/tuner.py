@@ -110,7 +110,7 @@ def tune(
         moved = {key: value for key, value in point.items() if value != begun[key]}
         trainings.begin(told(moved) or "where it starts", len(seeds))
         candidate = changed(experiment, name, point)
-        return stage.scores(candidate, candidate.made_method(name), seeds)
+        return stage.scores(candidate, candidate.build_method(name), seeds)
 
     found = search(searched, begun, score, seeds=range(seeds), sweeps=sweeps)
     trainings.expect(after)
@@ -132,7 +132,7 @@ def tune(
     fresh = range(seeds, 2 * seeds)
     trainings.expect(seeds)
     trainings.begin("what may be expected", seeds)
-    reached = stage.scores(final, final.made_method(name), fresh)
+    reached = stage.scores(final, final.build_method(name), fresh)
     proxy = stage.setting(final).proxy
     return Tuned(
         experiment=experiment.name,
@@ -212,7 +212,7 @@ def _weighed(
         scores[skew] = {}
         for rule in rules:
             candidate = changed(experiment, method, {**found.point, "weights": rule})
-            made = candidate.made_method(method)
+            made = candidate.build_method(method)
             trainings.begin(f"weights by {rule}", len(seeds))
             scores[skew][rule] = stage.scores(candidate, made, seeds, skew=skew)
     uneven = compared(scores[SKEW], WEIGHTS[0])
@@ -238,7 +238,7 @@ def _rules(experiment: Experiment) -> list[str]:
 
 def _setting(stage: Stage, planned: Experiment) -> Setting:
     """What the grid of F is trained under: the plan that was found."""
-    made = planned.made_method(PacDp.name)
+    made = planned.build_method(PacDp.name)
     assert isinstance(made, PacDp)
     return replace(
         stage.setting(planned),

@@ -87,7 +87,7 @@ class StackedEngine:
     def explain_misfit(cls, local_model: LocalModel) -> str:
         """The reason why the clients of a plan cannot be computed together; empty if they can."""
         plan, model = local_model.plan, local_model.gradient.sequential
-        if type(plan.made_method).train is not Method.train:
+        if type(plan.algorithm).train is not Method.train:
             return f"{plan.method} trains in its own way; must be a method with the common loop"
         if plan.unit != "record":
             return f"one {plan.unit} at a time is clipped; must be one record"
@@ -138,7 +138,7 @@ class StackedEngine:
     def _bounds(self, job: Job, round: int) -> FloatArray:  # noqa: A002
         """The clipping bound of each cell."""
         plan = self._plan
-        return np.array([plan.made_method.bound(job.task.epsilon, round=round, rounds=plan.rounds)])
+        return np.array([plan.algorithm.bound(job.task.epsilon, round=round, rounds=plan.rounds)])
 
     def _noise_multipliers(self, job: Job) -> FloatArray:
         """σ/C of each cell, at even spending."""

@@ -50,7 +50,7 @@ def fit(made: Experiment) -> Curve:
 def prepared(made: Experiment, curve: Curve, method: str, seed: int) -> Prepared:
     """One method, ready to run."""
     given = {"curve": curve} if method == "pac-dp" else {}
-    return prepare(made, method=made.made_method(method, given), seed=seed)
+    return prepare(made, method=made.build_method(method, given), seed=seed)
 
 
 def train(ready: Prepared, ledgers: Sequence[SQLiteLedger] | None = None) -> Result:
@@ -138,7 +138,7 @@ def _budgets(axes: Axes, plan: Plan) -> None:
     # Hospitals with one budget spend alike: one line stands for them all.
     for epsilon in sorted({task.epsilon for task in plan.clients}, reverse=True):
         group = [n for n, task in enumerate(plan.clients) if task.epsilon == epsilon]
-        spent = [_epsilon(plan.planned(group[0], number)) for number in rounds]
+        spent = [_epsilon(plan.planned_guarantee(group[0], number)) for number in rounds]
         names = " and ".join(plan.clients[n].name for n in group)
         (line,) = axes.plot(rounds, spent, marker="o", markersize=3, label=f"{names}: spent")
         axes.axhline(epsilon, color=line.get_color(), linestyle="--", label=f"budget {epsilon:g}")

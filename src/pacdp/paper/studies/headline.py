@@ -82,7 +82,7 @@ def _line(entry: Entry, shelf: Shelf, observe: Observer) -> Line:
 def _row(entry: Entry, plan: Tuned, shelf: Shelf, *, first: int, skew: float | None = None) -> Row:
     """Every run of one arm of an entry."""
     runs = [
-        shelf.result(Job(experiment, experiment.made_method(plan.method), seed))
+        shelf.result(Job(experiment, experiment.build_method(plan.method), seed))
         for experiment, seed in runs_of(entry, plan, shelf.profile, first=first, skew=skew)
     ]
     return Row(plan.method, "certified", runs)

@@ -101,7 +101,7 @@ def job(study: Study, cell: Cell, *, profile: str, fit: Fit) -> Job:
         settings["curve"] = fit(experiment)
     if settings.get("clipping_bound") == "proxy":
         settings["clipping_bound"] = best_fixed(fit(experiment), held(experiment.privacy.epsilon))
-    return Job(experiment, experiment.made_method(name, settings), cell.seed)
+    return Job(experiment, experiment.build_method(name, settings), cell.seed)
 
 
 def held(epsilon: Any) -> Mapping[float, float]:

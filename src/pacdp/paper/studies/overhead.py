@@ -78,8 +78,8 @@ def measure(
     evidence = curve.evidence
     observe()
     methods = {
-        "pac-dp": experiment.made_method("pac-dp", {"curve": curve}),
-        "fixed": experiment.made_method("fixed"),
+        "pac-dp": experiment.build_method("pac-dp", {"curve": curve}),
+        "fixed": experiment.build_method("fixed"),
     }
     seconds: dict[str, list[float]] = {name: [] for name in methods}
     for _ in range(turns + 1):

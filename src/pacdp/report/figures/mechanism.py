@@ -23,7 +23,7 @@ def thresholds(outcomes: Sequence[RunResult]) -> Picture | None:
     """C and σ of each budget level over the rounds; None where a method bounds nothing."""
     plan = outcomes[0].plan
     levels = _levels(plan)
-    if not plan.made_method.private or not levels:
+    if not plan.algorithm.private or not levels:
         return None
     followed = _followed(outcomes)
     bounds = {level: followed or _planned(plan, level) for level in levels}
@@ -74,7 +74,7 @@ def _levels(plan: Plan) -> list[float]:
 
 
 def _planned(plan: Plan, level: float) -> dict[int, float]:
-    bound = plan.made_method.bound
+    bound = plan.algorithm.bound
     return {t + 1: bound(level, round=t, rounds=plan.rounds) for t in range(plan.rounds)}
 
 
