@@ -164,7 +164,7 @@ def _data(case: Case) -> tuple[Dataset, Partition]:
 
 
 def _plan(case: Case, dataset: Dataset, split: Partition) -> Plan:
-    needed = dict.fromkeys(METHODS[case.method].needs, CURVE)
+    needed = dict.fromkeys(METHODS[case.method].required_settings, CURVE)
     method = build_method(case.method, {**needed, **case.settings})
     return make_plan(_recipe(case), method, Population.of(dataset, split), case.seed)
 

@@ -621,12 +621,12 @@ class Recorded:
     def check(self, public, client):
         pass
 
-    def train(self, work):
-        for batch in work.batches():
-            made = work.release(work.clipped_sum(batch, 1.0))
+    def train(self, context):
+        for batch in context.batches():
+            made = context.release(context.clipped_sum(batch, 1.0))
             self.taken.append({name: value.clone() for name, value in made.items()})
-            work.step(made)
-        return Answer(work.update())
+            context.step(made)
+        return Answer(context.update())
 
 
 # Low bits.

@@ -114,8 +114,8 @@ def test_algorithm_1_to_a_few_grid_steps(adjacency):
     weight, bias = (first[name].numpy().astype(np.float64) for name in ("1.weight", "1.bias"))
     records = [(r.features.astype(np.float64), r.labels) for r in hospitals.client_records(data)]
     asked = [plan.participants(t) for t in range(ROUNDS)]
-    multipliers = [task.noise_multiplier for task in plan.clients]
-    epsilons = [task.epsilon for task in plan.clients]
+    multipliers = [client.noise_multiplier for client in plan.clients]
+    epsilons = [client.epsilon for client in plan.clients]
     sensitivity = plan.adjacency.sensitivity
     expected = algorithm_1(records, epsilons, multipliers, sensitivity, weight, bias, asked)
     result = simulate(plan, data, hospitals)

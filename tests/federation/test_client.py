@@ -51,7 +51,7 @@ def plan(**changes):
 class Spy:
     """A method of a test's own."""
 
-    def check(self, public, client):
+    def check_state(self, shared_state, client):
         pass
 
 
@@ -128,17 +128,17 @@ def test_a_poisoned_model_gets_noise_of_the_planned_size(value):
         reply = client.answer(Broadcast(0, {n: v * 0 + value for n, v in state.items()}))
         assert set(reply.update) == set(state)
         return
-    work = Client(0, made, RECORDS[0])
+    probe = Client(0, made, RECORDS[0])
     seen = []
-    train = work.method.train
+    train = probe.method.train
 
     def spy(participation):
         total = participation.clipped_sum(torch.arange(200), 1.0)
         seen.append({name: float(v.abs().max()) for name, v in total.values.items()})
         return train(participation)
 
-    work.method = type("Seen", (Spy,), {"train": staticmethod(spy)})()
-    work.answer(Broadcast(0, state))
+    probe.method = type("Seen", (Spy,), {"train": staticmethod(spy)})()
+    probe.answer(Broadcast(0, state))
     assert seen == [{"1.weight": 0.0, "1.bias": 0.0}]
 
 
@@ -152,9 +152,9 @@ def test_noise_is_scaled_by_the_plan():
     state = LocalModel(made).state()
     updates = [client.answer(Broadcast(t, state)).update["1.weight"] for t in range(200)]
     spread = float(torch.stack(updates).std(0).mean())
-    task = made.clients[0]
+    client_plan = made.clients[0]
     # The model and the batch are the same each time, so that only the noise varies.
-    assert spread == pytest.approx(task.noise_multiplier / task.divisor, rel=0.05)
+    assert spread == pytest.approx(client_plan.noise_multiplier / client_plan.divisor, rel=0.05)
 
 
 def test_what_was_not_paid_for_is_not_released():
@@ -163,17 +163,17 @@ def test_what_was_not_paid_for_is_not_released():
     class Greedy(Spy):
         """Releases a batch twice."""
 
-        def train(self, work):
-            for batch in work.batches():
+        def train(self, context):
+            for batch in context.batches():
                 for _ in range(2):
-                    work.release(work.clipped_sum(batch, 1.0))
+                    context.release(context.clipped_sum(batch, 1.0))
 
     class Mislabelled(Spy):
         """Releases something that no batch of records was summed into."""
 
-        def train(self, work):
+        def train(self, context):
             value = clip_upload({"w": torch.ones(3)}, bound=1.0, adjacency=Adjacency.ZERO_OUT)
-            return Answer(work.release(value))
+            return Answer(context.release(value))
 
     for wrong in (Greedy(), Mislabelled()):
         client = Client(0, made, RECORDS[0])
@@ -187,10 +187,10 @@ def test_one_record_in_every_batch_is_not_paid_for():
     made = plan(training=Training(rounds=3, local_epochs=1, batch=10))
 
     class Same(Spy):
-        def train(self, work):
-            for _ in work.batches():
-                work.step(work.release(work.clipped_sum(torch.arange(20), 1.0)))
-            return Answer(work.update())
+        def train(self, context):
+            for _ in context.batches():
+                context.step(context.release(context.clipped_sum(torch.arange(20), 1.0)))
+            return Answer(context.update())
 
     client = Client(0, made, RECORDS[0])
     client.method = Same()
@@ -204,24 +204,24 @@ def test_nothing_leaves_that_was_not_released():
     class Clean(Spy):
         """Steps on the sum itself, before there is noise on it."""
 
-        def train(self, work):
-            for batch in work.batches():
-                work.step(dict(work.clipped_sum(batch, 1.0).values))
-            return Answer(work.update())
+        def train(self, context):
+            for batch in context.batches():
+                context.step(dict(context.clipped_sum(batch, 1.0).values))
+            return Answer(context.update())
 
     class Own(Spy):
         """Sends something of its own making."""
 
-        def train(self, work):
-            (batch,) = work.batches()
-            return Answer(dict(work.clipped_sum(batch, 1.0).values))
+        def train(self, context):
+            (batch,) = context.batches()
+            return Answer(dict(context.clipped_sum(batch, 1.0).values))
 
     class Plain(Spy):
         """Trains on a gradient without noise."""
 
-        def train(self, work):
-            work.step(work.plain_mean(torch.arange(10)))
-            return Answer(work.update())
+        def train(self, context):
+            context.step(context.plain_mean(torch.arange(10)))
+            return Answer(context.update())
 
     for wrong in (Clean(), Own(), Plain()):
         client = Client(0, made, RECORDS[0])
@@ -236,39 +236,39 @@ def test_slips_of_a_method_are_refused():
     class Twice(Spy):
         """One record many times in a batch."""
 
-        def train(self, work):
-            return work.clipped_sum(torch.tensor([199, -1]), 1.0)
+        def train(self, context):
+            return context.clipped_sum(torch.tensor([199, -1]), 1.0)
 
     class Late(Spy):
         """Noise only at the end, on gradients of a model that knows every record."""
 
-        def train(self, work):
-            batch = next(work.batches())
-            work.step(work.plain_mean(batch))
-            return work.clipped_sum(batch, 1.0)
+        def train(self, context):
+            batch = next(context.batches())
+            context.step(context.plain_mean(batch))
+            return context.clipped_sum(batch, 1.0)
 
     class Lengths(Spy):
         """A bound from the gradients themselves."""
 
-        def train(self, work):
-            return work.norms(next(work.batches()))
+        def train(self, context):
+            return context.norms(next(context.batches()))
 
     class Divided(Spy):
         """A divisor from the records."""
 
-        def train(self, work):
-            total = work.clipped_sum(next(work.batches()), 1.0)
-            return work.release(total, divisor=17.0)
+        def train(self, context):
+            total = context.clipped_sum(next(context.batches()), 1.0)
+            return context.release(total, divisor=17.0)
 
     class Changed(Spy):
         """A batch that says something else afterwards."""
 
-        def train(self, work):
+        def train(self, context):
             for _ in range(3):
                 batch = torch.arange(5)
-                total = work.clipped_sum(batch, 1.0)
+                total = context.clipped_sum(batch, 1.0)
                 batch.add_(100)
-                work.release(total)
+                context.release(total)
 
     for wrong in (Twice(), Late(), Lengths(), Divided(), Changed()):
         client = Client(0, made, RECORDS[0])
@@ -371,10 +371,10 @@ def test_dropout_does_not_let_one_record_move_the_others():
         client = Client(0, made, Records(features=features, labels=labels), local_model=local_model)
 
         class Watch(Spy):
-            def train(self, work):
-                (batch,) = work.batches()
-                sums.append(work.clipped_sum(batch, 1.0))
-                return Answer(work.update())
+            def train(self, context):
+                (batch,) = context.batches()
+                sums.append(context.clipped_sum(batch, 1.0))
+                return Answer(context.update())
 
         client.method = Watch()
         client.answer(Broadcast(0, state))
@@ -440,7 +440,7 @@ def test_the_debit_is_written_before_anything_is_computed(tmp_path):
     seen = []
 
     class Late(Spy):
-        def train(self, work):
+        def train(self, context):
             seen.append(SQLiteLedger(tmp_path / "a.ledger").count_releases(made.run).total())
             raise RuntimeError("killed here")
 
@@ -492,9 +492,9 @@ def test_each_unit_is_in_one_batch_of_each_pass():
     batches = []
 
     class Watch(Spy):
-        def train(self, work):
-            batches.extend(work.batches())
-            return Answer(work.update())
+        def train(self, context):
+            batches.extend(context.batches())
+            return Answer(context.update())
 
     client.method = Watch()
     client.answer(broadcast(made))
@@ -545,9 +545,9 @@ def test_a_simulation_on_durable_ledgers_has_the_systems_noise(tmp_path):
     for run in range(2):
         books = [
             SQLiteLedger.create(
-                tmp_path / f"{run}-{n}.ledger", client=task.name, budget=made.budget(n)
+                tmp_path / f"{run}-{n}.ledger", client=client.name, budget=made.budget(n)
             )
-            for n, task in enumerate(made.clients)
+            for n, client in enumerate(made.clients)
         ]
         models.append(simulate(made, DATA, HOSPITALS, books=books).model)
     assert not torch.equal(models[0]["1.weight"], models[1]["1.weight"])

@@ -270,8 +270,8 @@ class Mistaken(Fixed):
 
     name = "mistaken"
 
-    def charges(self, terms):
-        return super().charges(replace(terms, passes=1))
+    def specify_releases(self, request):
+        return super().specify_releases(replace(request, passes=1))
 
 
 @pytest.mark.parametrize("engine", ["auto", "serial", "threaded"])
@@ -286,7 +286,7 @@ def test_what_was_not_paid_for_is_refused_in_every_engine(engine, monkeypatch):
 
 def test_a_plan_that_was_tampered_with_is_refused_in_every_engine():
     made = plan(HOSPITALS, HEART, training=Training(rounds=3, local_steps=1))
-    more = [task.model_copy(update={"steps": 50}) for task in made.clients]
+    more = [client.model_copy(update={"steps": 50}) for client in made.clients]
     tampered = made.model_copy(update={"clients": tuple(more)})
     with pytest.raises(BudgetExceededError, match=r"no client answered .* 12 requests"):
         simulate(tampered, HEART, HOSPITALS)

@@ -116,7 +116,7 @@ def test_no_rival_overspends(name, rounds, epsilon, adjacency, failures, seed):
 
 def answer(made, number=0, **settings):
     client = Client(number, made, RECORDS[number], **settings)
-    return client.answer(Broadcast(0, LocalModel(made).state(), made.algorithm.start(4)))
+    return client.answer(Broadcast(0, LocalModel(made).state(), made.algorithm.initial_state(4)))
 
 
 class Silence:
@@ -184,11 +184,11 @@ def test_nbafl_as_published():
 def test_nbafl_sends_noise_down_when_few_take_part():
     many = partition_records(load_dataset("digits"), "iid", clients=30)
     often = plan("nbafl-original", load_dataset("digits"), many, rounds=10, clients_per_round=3)
-    rule, tasks = often.algorithm, often.clients
+    rule, clients = often.algorithm, often.clients
     c = math.sqrt(2 * math.log(1.25e5))
-    fewest = min(task.records for task in tasks)
+    fewest = min(client.records for client in clients)
     expected = 2 * c * math.sqrt(10**2 - 1 * 30) / (fewest * 30 * 1.0)
-    assert rule.downlink(rounds=10, tasks=tasks, delta=1e-5) == pytest.approx(expected)
+    assert rule.broadcast_noise(rounds=10, clients=clients, delta=1e-5) == pytest.approx(expected)
     start = LocalModel(often).state()
     server = Server(often, start)
     sent = server.broadcast(0).model
@@ -203,7 +203,7 @@ def test_nbafl_sends_noise_down_when_few_take_part():
 
 def test_rpdp_solves_its_rates_with_a_real_accountant():
     made = plan("rpdp-fl", epsilon=(0.1, 0.5, 1.0, 4.0), rounds=3, local_epochs=None, local_steps=5)
-    charges = [task.charges[0] for task in made.clients]
+    charges = [client.charges[0] for client in made.clients]
     assert len({charge.noise_multiplier for charge in charges}) == 1
     whole = calibrate(epsilon=4.0, releases=15)
     assert charges[0].noise_multiplier == pytest.approx(float(whole.noise_multiplier))
@@ -244,15 +244,15 @@ def test_rpdp_draws_records_by_chance_and_tells_nobody():
 
 @pytest.mark.parametrize("wrong", ["whole batches", "another rate"])
 def test_a_sampled_release_must_be_of_a_sample(wrong):
-    work = {"local_epochs": None, "local_steps": 2}
-    made = plan("rpdp-fl", epsilon=(0.5, 4.0, 4.0, 4.0), rounds=1, **work)
+    context = {"local_epochs": None, "local_steps": 2}
+    made = plan("rpdp-fl", epsilon=(0.5, 4.0, 4.0, 4.0), rounds=1, **context)
     client = Client(0, made, RECORDS[0])
 
     class Wrong(type(client.method)):
-        def train(self, work):
+        def train(self, context):
             if wrong == "whole batches":
-                return Answer(work.release(work.clipped_sum(next(work.batches()), 1.0)))
-            return Answer(work.release(work.sampled_sum(1.0, 1.0)))
+                return Answer(context.release(context.clipped_sum(next(context.batches()), 1.0)))
+            return Answer(context.release(context.sampled_sum(1.0, 1.0)))
 
     client.method = Wrong()
     with pytest.raises(BudgetExceededError, match="was not paid for"):
@@ -263,8 +263,8 @@ def test_a_sampled_plan_needs_a_ledger_of_its_own():
     budget = Guarantee(epsilon=5.0, adjacency=Adjacency.ZERO_OUT)
     book = MemoryLedger(budget)
     book.reserve(calibrate(epsilon=1.0, releases=1).release(), run="before")
-    work = {"local_epochs": None, "local_steps": 2}
-    made = plan("rpdp-fl", epsilon=(0.5, 4.0, 4.0, 4.0), rounds=1, **work)
+    context = {"local_epochs": None, "local_steps": 2}
+    made = plan("rpdp-fl", epsilon=(0.5, 4.0, 4.0, 4.0), rounds=1, **context)
     client = Client(0, made, RECORDS[0], book=book)
     with pytest.raises(BudgetExceededError, match="cleveland: its ledger is in use"):
         client.answer(Broadcast(0, LocalModel(made).state()))
@@ -318,9 +318,9 @@ def test_the_bound_moves_by_the_formula():
     assert tracker.moved(2.0, count=3.0, divisor=10.0) == pytest.approx(2 * math.exp(-0.06))
     assert tracker.moved(2.0, count=-99.0, divisor=10.0) == pytest.approx(2 * math.exp(0.1))
     server = Server(plan("aqc"), {"w": torch.zeros(1)})
-    task = server.plan.clients[0]
-    heard = {0: (task, [{"count": torch.tensor(0.25 * task.divisor)}])}
-    moved = server.plan.algorithm.learn({"bound": 1.0}, heard)
+    client = server.plan.clients[0]
+    replies = {0: (client, [{"count": torch.tensor(0.25 * client.divisor)}])}
+    moved = server.plan.algorithm.update_state({"bound": 1.0}, replies)
     assert moved["bound"] == pytest.approx(math.exp(-0.2 * 0.25))
 
 
@@ -335,14 +335,14 @@ def test_the_tracker_finds_the_median():
         batch="full",
         optimiser=Optimiser(lr=1e-9),
     )
-    result_bounds = made.algorithm.start(4)
+    result_bounds = made.algorithm.initial_state(4)
     server = Server(made, LocalModel(made).state())
     clients = [Client(n, made, records) for n, records in enumerate(RECORDS)]
     for number in range(made.rounds):
         sent = server.broadcast(number)
         server.combine([client.answer(sent) for client in clients])
-    assert server.public["bounds"] != result_bounds["bounds"]
-    for client, bound in zip(clients, server.public["bounds"], strict=True):
+    assert server.shared_state["bounds"] != result_bounds["bounds"]
+    for client, bound in zip(clients, server.shared_state["bounds"], strict=True):
         lengths = client.local_model.gradient.norms(*client.records.tensors(client.plan.task))
         share = float((lengths <= bound).float().mean())
         assert share == pytest.approx(0.5, abs=0.12)
@@ -359,7 +359,7 @@ def test_bounds_come_from_what_was_released_and_nothing_else():
     bound = 0.1
     for count in reply.released:
         bound = made.algorithm.moved(bound, float(count["count"]), made.clients[0].divisor)
-    assert server.public["bounds"][0] == pytest.approx(bound)
+    assert server.shared_state["bounds"][0] == pytest.approx(bound)
 
 
 @pytest.mark.parametrize("name", ["cgm-median", "aqc"])
@@ -367,9 +367,13 @@ def test_bounds_come_from_what_was_released_and_nothing_else():
 def test_a_bound_that_is_none_costs_nothing(name, wrong):
     made = plan(name)
     client = Client(0, made, RECORDS[0])
-    for public in ({}, {"bounds": [wrong] * 4, "bound": wrong}, {"bounds": [], "bound": wrong}):
+    for shared_state in (
+        {},
+        {"bounds": [wrong] * 4, "bound": wrong},
+        {"bounds": [], "bound": wrong},
+    ):
         with pytest.raises(InputError, match="bound"):
-            client.answer(Broadcast(0, LocalModel(made).state(), public))
+            client.answer(Broadcast(0, LocalModel(made).state(), shared_state))
     assert client.book.count_releases(made.run).total() == 0
 
 
@@ -391,11 +395,11 @@ def test_a_method_of_ones_own():
         def bound(self, epsilon, *, round, rounds):  # noqa: A002
             return self.clipping_bound
 
-        def train(self, work):
-            for batch in work.batches():
+        def train(self, context):
+            for batch in context.batches():
                 # A bound so small that everything is clipped gives directions only.
-                work.step(work.release(work.clipped_sum(batch, 1e-3)))
-            return Answer(work.update())
+                context.step(context.release(context.clipped_sum(batch, 1e-3)))
+            return Answer(context.update())
 
     try:
         made = plan("normalised", given={})
@@ -415,10 +419,10 @@ def test_noise_once_adds_the_noise_of_a_step_and_is_charged_what_that_is_worth()
         given={"clipping_bound": upload},
         optimiser=Optimiser(lr=lr),
     )
-    task = made.clients[0]
-    assert (task.batches, task.steps, task.divisor) == (4, 8, 1.0)
+    client = made.clients[0]
+    assert (client.batches, client.steps, client.divisor) == (4, 8, 1.0)
     z = math.sqrt(2 * math.log(1.25 / delta)) / epsilon
-    sigma = task.noise_multiplier * upload
+    sigma = client.noise_multiplier * upload
     assert sigma == pytest.approx(lr * z * bound / 50)
     # One record can turn an update of that length into any other.
     (release,) = made.planned_releases(0)
@@ -438,5 +442,5 @@ def test_an_upload_is_divided_by_nothing(name):
     from pacdp.federation.results import signal_to_noise
 
     made = plan(name)
-    task = made.clients[0]
-    assert signal_to_noise(task, 28) == pytest.approx(1 / (task.noise_multiplier * 28**0.5))
+    client = made.clients[0]
+    assert signal_to_noise(client, 28) == pytest.approx(1 / (client.noise_multiplier * 28**0.5))

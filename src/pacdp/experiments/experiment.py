@@ -69,7 +69,7 @@ class Experiment(Recipe):
     def missing_settings(self, name: str, given: Mapping[str, Any] | None = None) -> list[str]:
         """Settings that a method needs and has not got here."""
         known = self.methods.get(name, {}) if given is None else given
-        return [key for key in find_method(name).needs if key not in known]
+        return [key for key in find_method(name).required_settings if key not in known]
 
 
 def shipped() -> list[str]:

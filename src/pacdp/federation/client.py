@@ -22,7 +22,7 @@ from pacdp.clipping.flushing import run_flushed
 from pacdp.clipping.numerics import check_noise
 from pacdp.data import Records
 from pacdp.errors import BudgetExceededError, InputError, located
-from pacdp.federation.client_context import NoiseOf, Participation
+from pacdp.federation.client_context import GuardedClientContext, NoiseOf
 from pacdp.federation.local_model import LocalModel
 from pacdp.federation.messages import Broadcast, Reply
 from pacdp.federation.plan import ClientPlan, Plan
@@ -56,7 +56,7 @@ class Client:
     ) -> None:
         self.number = number
         self.plan = plan
-        self.task = plan.clients[number]
+        self.client_plan = plan.clients[number]
         self.method = plan.algorithm
         self.local_model = local_model or LocalModel(plan)
         self.noise = noise or (lambda number: SystemNoise())
@@ -64,12 +64,12 @@ class Client:
         # One answer at a time: clients share the model.
         self._lock = threading.Lock()
         self.records = records
-        self.units = _units(records, self.task, plan.unit)
+        self.units = _units(records, self.client_plan, plan.unit)
         self.noise_source(0)
-        if len(records) != self.task.records:
+        if len(records) != self.client_plan.records:
             raise InputError(
-                f"client {self.task.name}: has {len(records)} records, but is planned with "
-                f"{self.task.records}"
+                f"client {self.client_plan.name}: has {len(records)} records, but is planned with "
+                f"{self.client_plan.records}"
             )
         # Refused now, since later it would fail after it was paid for.
         if not checked:
@@ -88,18 +88,22 @@ class Client:
             # A copy: what was sent may be the very tensors that are about to be trained.
             model = local_model.state()
             scale = self.accept(broadcast)
-            work = Participation(
-                *(self.plan, self.number, Broadcast(broadcast.round, model, broadcast.public)),
+            context = GuardedClientContext(
+                *(
+                    self.plan,
+                    self.number,
+                    Broadcast(broadcast.round, model, broadcast.shared_state),
+                ),
                 scale=scale,
                 records=self.records.tensors(self.plan.task, local_model.device),
                 units=self.units,
                 local_model=local_model,
                 noise=self.noise_source(broadcast.round),
             )
-            answer = self._trained(work, local_model)
-            if not work.may_leave(answer):
+            answer = self._trained(context, local_model)
+            if not context.may_leave(answer):
                 raise BudgetExceededError(
-                    f"client {self.task.name}: its method sends what was not released"
+                    f"client {self.client_plan.name}: its method sends what was not released"
                 )
         return Reply(self.number, broadcast.round, answer.update, answer.released, scale)
 
@@ -114,7 +118,7 @@ class Client:
             raise InputError(
                 f"round = {number!r}: must be a whole number from 0 to {self.plan.rounds - 1}"
             )
-        self.method.check(broadcast.public, self.number)
+        self.method.check_state(broadcast.shared_state, self.number)
         self.noise_source(number)
         if self.book is None:
             return 1.0
@@ -134,7 +138,7 @@ class Client:
                 at_most=self.plan.max_releases(self.number),
             )
         except BudgetExceededError as error:
-            raise BudgetExceededError(f"client {self.task.name}: {error}") from None
+            raise BudgetExceededError(f"client {self.client_plan.name}: {error}") from None
         return scale
 
     def _check_records(self) -> None:
@@ -142,7 +146,7 @@ class Client:
 
         Whether the model can be trained privately is tested on synthetic records.
         """
-        where, features = f"client {self.task.name}", self.records.features
+        where, features = f"client {self.client_plan.name}", self.records.features
         if features.shape[1:] != self.plan.shape:
             raise InputError(
                 f"{where}: its records have shape {features.shape[1:]}, but the plan's have "
@@ -167,29 +171,32 @@ class Client:
         durable = self.book is not None and self.book.durable
         if durable and type(source) is not SystemNoise:
             raise InputError(
-                f"client {self.task.name}: its ledger is durable, so its noise must be "
+                f"client {self.client_plan.name}: its ledger is durable, so its noise must be "
                 "SystemNoise; whoever knows the seed can subtract seeded noise again"
             )
         return source
 
-    def _trained(self, work: Participation, local_model: LocalModel) -> Answer:
+    def _trained(self, context: GuardedClientContext, local_model: LocalModel) -> Answer:
         """The method's answer; what goes wrong says where."""
         # Only what is not a chain can draw random numbers of its own.
-        chance = nullcontext() if local_model.gradient.sequential else self._own_dropout(work.round)
+        chance = (
+            nullcontext() if local_model.gradient.sequential else self._own_dropout(context.round)
+        )
         try:
             with chance:
                 # All of it, since not every method clips each gradient.
-                return run_flushed(lambda: self.method.train(work))
+                return run_flushed(lambda: self.method.train(context))
         except BudgetExceededError:
             raise
         except Exception as error:
-            where = f"client {self.task.name}, round {work.round + 1}, step {work.steps + 1}"
+            name, number = self.client_plan.name, context.round + 1
+            where = f"client {name}, round {number}, step {context.steps + 1}"
             raise located(error, where) from error
 
     def _freeze(self, release: Release) -> None:
-        """Charge all sampled releases of the training at once, before the first is made."""
+        """ReleaseSpec all sampled releases of the training at once, before the first is made."""
         assert self.book is not None
-        whole = release.times(release.count * self.task.participations)
+        whole = release.times(release.count * self.client_plan.participations)
         state = self.book.filter
         if not release.sampled or state.frozen[release.times(1)] >= whole.count:
             return
@@ -239,16 +246,19 @@ def simulated_noise(seed: int, client: int) -> NoiseOf:
     return lambda number: SimulatedNoise(seed=seed, client=client, round=number)
 
 
-def _units(records: Records, task: ClientPlan, unit: str) -> Tensor | None:
+def _units(records: Records, client_plan: ClientPlan, unit: str) -> Tensor | None:
     """The unit of each record as 0, 1, 2, ..., or None where each record is its own."""
     if unit == "record":
         return None
     if records.units is None:
-        raise InputError(f"client {task.name}: its records have no units, but ε is for a {unit}")
+        raise InputError(
+            f"client {client_plan.name}: its records have no units, but ε is for a {unit}"
+        )
     numbers = np.unique(records.units, return_inverse=True)[1]
     found = int(numbers.max()) + 1 if len(numbers) else 0
-    if found != task.units:
+    if found != client_plan.units:
         raise InputError(
-            f"client {task.name}: has {found} units ({unit}), but is planned with {task.units}"
+            f"client {client_plan.name}: has {found} units ({unit}), but is planned with "
+            f"{client_plan.units}"
         )
     return torch.from_numpy(numbers)

@@ -33,8 +33,8 @@ class LocalModel:
         )
         self.parameters = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         self.coordinates = sum(parameter.numel() for parameter in self.parameters.values())
-        for task in plan.clients:
-            for charge in task.charges:
+        for client in plan.clients:
+            for charge in client.charges:
                 check_noise(charge.z, self.coordinates)
 
     def state(self) -> Tensors:

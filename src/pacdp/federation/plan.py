@@ -38,7 +38,7 @@ from pacdp.federation.client_sampling import (
 )
 from pacdp.federation.configuration import Privacy, Recipe, Training
 from pacdp.federation.population import Population
-from pacdp.methods import Charge, Method, Terms, build_method, name_of
+from pacdp.methods import CalibrationRequest, Method, ReleaseSpec, build_method, name_of
 from pacdp.privacy import Adjacency, Guarantee, Ledger, Release, Scope, account, total_mu
 from pacdp.tasks import Task, load_task
 
@@ -68,7 +68,7 @@ class ClientPlan(Settings):
     """Local steps in a participation."""
     divisor: float
     """The public number by which a sum is divided: the units of a batch."""
-    charges: tuple[Charge, ...]
+    charges: tuple[ReleaseSpec, ...]
     """What a participation releases; nothing where a method adds no noise."""
 
     @property
@@ -139,9 +139,11 @@ class Plan(Recipe):
     def _honest(self) -> Self:
         """With a guarantee every client has noise, and without one nobody has a budget."""
         private = self.algorithm.private
-        for task in self.clients:
-            if (private and not task.charges) or (task.budget is None) == private:
-                raise ValueError(f"method {self.method}: noise or budget of {task.name} do not fit")
+        for client in self.clients:
+            if (private and not client.charges) or (client.budget is None) == private:
+                raise ValueError(
+                    f"method {self.method}: noise or budget of {client.name} do not fit"
+                )
         return self
 
     @property
@@ -215,27 +217,27 @@ class Plan(Recipe):
 
         Infinite where nothing is left to spend.
         """
-        task, spending = self.clients[client], self.privacy.spending
+        client_plan, spending = self.clients[client], self.privacy.spending
         if spending.policy == "even":
             return 1.0
         made = book.count_releases(self.run)
-        whole = total_mu(self.planned_releases(client)) ** 2 * task.participations
+        whole = total_mu(self.planned_releases(client)) ** 2 * client_plan.participations
         share = spending.share(
-            made=made.total() // task.each,
+            made=made.total() // client_plan.each,
             spent=total_mu(one.times(count) for one, count in made.items()) ** 2 / whole,
-            planned=task.participations,
+            planned=client_plan.participations,
             ahead=participations_ahead(
                 **self.training.asking(len(self.clients)), rounds=self.rounds, start=round
             ),
         )
-        return math.inf if not share else 1 / math.sqrt(task.participations * share)
+        return math.inf if not share else 1 / math.sqrt(client_plan.participations * share)
 
     def max_releases(self, client: int) -> int:
         """How many releases per record a client makes at most, whatever it is asked."""
-        task = self.clients[client]
+        client_plan = self.clients[client]
         # What is re-planned may be asked for in any round, and shrinks.
         replanned = self.privacy.spending.policy == "replan"
-        return task.each * (self.rounds if replanned else task.participations)
+        return client_plan.each * (self.rounds if replanned else client_plan.participations)
 
     def certify(self, releases: Sequence[Release]) -> Guarantee | None:
         """What some releases certify; None where a method has no guarantee."""
@@ -367,8 +369,8 @@ def make_plan(
     clients = []
     for (name, records), asked_for, epsilon in zip(sizes.items(), budgets, used, strict=True):
         client = _client(name, records, counted[name], asked_for, epsilon, cap, training)
-        charges = method.charges(
-            Terms(
+        charges = method.specify_releases(
+            CalibrationRequest(
                 epsilon=epsilon,
                 delta=privacy.delta,
                 adjacency=Adjacency.parse(privacy.adjacency),
@@ -411,11 +413,11 @@ def make_plan(
         again=again,
         clients=tuple(clients),
     )
-    method.refuse_plan(made.terms)
+    method.check_plan(made.terms)
     return made
 
 
-def _refuse_moving(privacy: Privacy, method: Method, charges: Sequence[Charge]) -> None:
+def _refuse_moving(privacy: Privacy, method: Method, charges: Sequence[ReleaseSpec]) -> None:
     """Refuse budgets that move where only even spending is covered."""
     where = f"spending = {privacy.spending.policy}: must be even"
     if any(charge.sampling_rate < 1 for charge in charges):

@@ -162,7 +162,7 @@ class GridSimulation:
     def broadcast(self, round: int) -> Broadcast:  # noqa: A002
         """The models of all seeds."""
         sent = [server.broadcast(round) for server in self._servers]
-        return Broadcast(round, _stack([one.model for one in sent]), sent[0].public)
+        return Broadcast(round, _stack([one.model for one in sent]), sent[0].shared_state)
 
     def ask(self, broadcast: Broadcast, client_ids: Sequence[int]) -> Answers:
         """The answers of the stacked engine."""
@@ -276,7 +276,7 @@ class _GridEngine(StackedEngine):
     def _size(self, job: Job) -> int:
         # Here it is the outputs of all cells that fill the memory.
         outputs = next(iter(self._local_model.parameters.values())).shape[0]
-        return math.ceil(job.task.divisor) * self._layout.cells * outputs // 4
+        return math.ceil(job.client_plan.divisor) * self._layout.cells * outputs // 4
 
     def _as_update(self, update: Tensors) -> Tensors:
         return update

@@ -45,7 +45,7 @@ def facts(arms: Arms) -> list[Fact]:
             shown.append(Fact(name, score(candidates[best], metric), best))
     if chance is not None:
         shown.append(Fact("chance", score(chance, metric), "always the most frequent class"))
-    records = sum(task.records for task in plan.clients)
+    records = sum(client.records for client in plan.clients)
     return [
         *shown,
         Fact("clients", str(len(plan.clients)), f"{records:,} records"),

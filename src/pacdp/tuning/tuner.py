@@ -97,8 +97,8 @@ def tune(
     # With equal budgets and like sizes every rule is the same.
     unlike = len(set(budgets)) > 1 or max(sizes.values()) > 1.5 * min(sizes.values())
     weighed = private and unlike and only is None
-    fits = "curve" in kind.needs and only is None
-    finer = private and "curve" not in kind.needs and only is None
+    fits = "curve" in kind.required_settings and only is None
+    finer = private and "curve" not in kind.required_settings and only is None
     cells = _cells(seeds) * fits + 2 * _FINE * seeds * finer
     after = (2 * len(_rules(experiment)) * seeds if weighed else 0) + cells + seeds
     begun = {**middle(searched), "weights": experiment.server.weights, **(start or {})}

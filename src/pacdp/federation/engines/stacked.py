@@ -58,9 +58,9 @@ class Job:
     noise_scale: float
 
     @property
-    def task(self) -> ClientPlan:
+    def client_plan(self) -> ClientPlan:
         """The client's part of the plan."""
-        return self.client.task
+        return self.client.client_plan
 
 
 class StackedEngine:
@@ -138,11 +138,13 @@ class StackedEngine:
     def _bounds(self, job: Job, round: int) -> FloatArray:  # noqa: A002
         """The clipping bound of each cell."""
         plan = self._plan
-        return np.array([plan.algorithm.bound(job.task.epsilon, round=round, rounds=plan.rounds)])
+        return np.array(
+            [plan.algorithm.bound(job.client_plan.epsilon, round=round, rounds=plan.rounds)]
+        )
 
     def _noise_multipliers(self, job: Job) -> FloatArray:
         """σ/C of each cell, at even spending."""
-        return np.array([job.task.charges[0].noise_multiplier])
+        return np.array([job.client_plan.charges[0].noise_multiplier])
 
     def _padded(self, jobs: Sequence[Job]) -> Padded:
         return Padded(
@@ -151,17 +153,17 @@ class StackedEngine:
 
     def _size(self, job: Job) -> int:
         """The numbers that a job adds to a program."""
-        return job.task.records * math.prod(self._plan.shape)
+        return job.client_plan.records * math.prod(self._plan.shape)
 
     def _groups(self, jobs: Sequence[Job]) -> Iterator[list[Job]]:
         """Jobs with batches of similar size, the largest first, within the limit of a program."""
         group: list[Job] = []
         # More records are never fewer steps.
-        for job in sorted(jobs, key=lambda job: job.task.records, reverse=True):
+        for job in sorted(jobs, key=lambda job: job.client_plan.records, reverse=True):
             if group:
                 full = (len(group) + 1) * self._size(group[0]) > LARGEST_STACK
                 # Padding costs what a batch is short of the longest one.
-                if full or 2 * job.task.divisor < group[0].task.divisor:
+                if full or 2 * job.client_plan.divisor < group[0].client_plan.divisor:
                     yield group
                     group = []
             group.append(job)
@@ -170,7 +172,7 @@ class StackedEngine:
 
     def _train(self, group: Sequence[Job], broadcast: Broadcast) -> list[Reply]:
         """The common loop, for all of a group at once. Those with most steps come first."""
-        number, tasks = broadcast.round, [job.task for job in group]
+        number, clients = broadcast.round, [job.client_plan for job in group]
         orders = [list(local_batches(job.client.plan, job.client.number, number)) for job in group]
         for job, order in zip(group, orders, strict=True):
             self._authorize(job, order)
@@ -182,12 +184,12 @@ class StackedEngine:
             _Draws(
                 job.client.noise_source(number),
                 scale=float(row[0]) if self._layout.cells == 1 else None,
-                steps=job.task.steps,
+                steps=job.client_plan.steps,
                 coordinates=self._local_model.coordinates,
             )
             for job, row in zip(group, scales, strict=True)
         ]
-        divisors = np.array([[task.divisor] for task in tasks]) + np.zeros_like(bounds)
+        divisors = np.array([[client.divisor] for client in clients]) + np.zeros_like(bounds)
         cells = {
             name: torch.from_numpy(value)
             for name, value in {"scales": scales, "steps": steps, "divisors": divisors}.items()
@@ -198,8 +200,8 @@ class StackedEngine:
         move = ParameterOptimizer.of_client(self._plan.training.optimiser, weights)
         batches = PaddedBatches(self._padded(group), orders)
         updates: list[Tensors] = []
-        for step in range(tasks[0].steps):
-            active = sum(task.steps > step for task in tasks)
+        for step in range(clients[0].steps):
+            active = sum(client.steps > step for client in clients)
             inputs, targets, present = batches.next(active)
             try:
                 sums = self._layout.sums(
@@ -221,7 +223,7 @@ class StackedEngine:
                     for name, value in released.items()
                 }
             move(released)
-            done = sum(task.steps > step + 1 for task in tasks)
+            done = sum(client.steps > step + 1 for client in clients)
             updates += [
                 {name: value[job] - start[name][job] for name, value in weights.items()}
                 for job in range(active - 1, done - 1, -1)
@@ -245,7 +247,7 @@ class StackedEngine:
             sensitivity=plan.adjacency.sensitivity,
             sampling_rate=1.0,
             units=[ALL_UNITS if batch is None else batch for batch in order],
-            divisor=job.task.divisor,
+            divisor=job.client_plan.divisor,
         )
 
     def _grids(self, bounds: FloatArray, multipliers: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -288,7 +290,7 @@ class _Draws:
 
 
 def _describe(group: Sequence[Job], round: int, step: int) -> str:  # noqa: A002
-    names = ", ".join(job.task.name for job in group[:3])
+    names = ", ".join(job.client_plan.name for job in group[:3])
     more = f" and {len(group) - 3} more" if len(group) > 3 else ""
     return (
         f"clients {names}{more}, round {round + 1}, step {step + 1} "

@@ -61,11 +61,11 @@ def train(ready: Prepared, ledgers: Sequence[SQLiteLedger] | None = None) -> Res
 def open_ledgers(folder: Path, plan: Plan) -> list[SQLiteLedger]:
     """A new ledger for each hospital, each with its own budget."""
     ledgers = []
-    for number, task in enumerate(plan.clients):
+    for number, client in enumerate(plan.clients):
         budget = plan.budget(number)
         assert budget is not None
-        path = folder / f"{task.name}.ledger"
-        ledgers.append(SQLiteLedger.create(path, client=task.name, budget=budget))
+        path = folder / f"{client.name}.ledger"
+        ledgers.append(SQLiteLedger.create(path, client=client.name, budget=budget))
     return ledgers
 
 
@@ -136,8 +136,8 @@ def _accuracy(axes: Axes, arms: Arms) -> None:
 def _budgets(axes: Axes, plan: Plan) -> None:
     rounds = range(1, plan.rounds + 1)
     # Hospitals with one budget spend alike: one line stands for them all.
-    for epsilon in sorted({task.epsilon for task in plan.clients}, reverse=True):
-        group = [n for n, task in enumerate(plan.clients) if task.epsilon == epsilon]
+    for epsilon in sorted({client.epsilon for client in plan.clients}, reverse=True):
+        group = [n for n, client in enumerate(plan.clients) if client.epsilon == epsilon]
         spent = [_epsilon(plan.planned_guarantee(group[0], number)) for number in rounds]
         names = " and ".join(plan.clients[n].name for n in group)
         (line,) = axes.plot(rounds, spent, marker="o", markersize=3, label=f"{names}: spent")

@@ -160,9 +160,9 @@ def replaced(run: RunResult) -> list[float]:
     """What the noise of a run certifies under replace-one: ε of each client."""
     plan = run.plan
     found = {}
-    for task in plan.clients:
-        (charge,) = task.charges
-        releases = charge.each * task.participations
+    for client in plan.clients:
+        (charge,) = client.charges
+        releases = charge.each * client.participations
         key = (charge.noise_multiplier, releases)
         if key not in found:
             made = Release.clipped_sum(

@@ -67,7 +67,7 @@ def thresholds(outcomes: Sequence[RunResult]) -> Picture | None:
 
 def _levels(plan: Plan) -> list[float]:
     """The ε that noise is calibrated to; of many some, evenly, with both ends."""
-    found = sorted({task.epsilon for task in plan.clients})
+    found = sorted({client.epsilon for client in plan.clients})
     if len(found) <= MOST_LEVELS:
         return found
     return [found[round(n)] for n in np.linspace(0, len(found) - 1, MOST_LEVELS)]
