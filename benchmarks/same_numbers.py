@@ -65,8 +65,8 @@ from pacdp.federation.results import RoundResult, signal_to_noise
 from pacdp.federation.warm_start import train_warm_start
 from pacdp.methods import METHODS, build_method
 from pacdp.models import count_parameters
-from pacdp.offline import Cell, Grid, Offline, Setting, fit_curve
-from pacdp.offline.grid import in_process, run_grid
+from pacdp.offline import Cell, Grid, Offline, ProxyTask, fit_curve
+from pacdp.offline.grid import run_grid, train_in_process
 from pacdp.offline.grid_simulation import score_pairs, score_plans
 from pacdp.schedule import Schedule
 from pacdp.tasks import Classification, Regression
@@ -241,9 +241,9 @@ def _proxy(data: str, options: str) -> Proxy:
     return load_proxy(data)
 
 
-def _setting(case: Case) -> Setting:
+def _setting(case: Case) -> ProxyTask:
     _, split = _data(case)
-    return Setting(
+    return ProxyTask(
         proxy=_proxy(case.data, json.dumps(case.options)),
         sizes=split.named_sizes,
         recipe=_recipe(replace(case, hot_start=None)),
@@ -253,7 +253,7 @@ def _setting(case: Case) -> Setting:
     )
 
 
-def _alone(setting: Setting, cells: Sequence[Cell]) -> Iterator[tuple[Cell, float]]:
+def _alone(setting: ProxyTask, cells: Sequence[Cell]) -> Iterator[tuple[Cell, float]]:
     for cell in cells:
         yield cell, setting.score(cell.epsilon, cell.bound, cell.seed)
 
@@ -271,7 +271,7 @@ def grid(
         pairs = [(epsilon, bound) for epsilon in budgets for bound in bounds]
         found = np.array(score_pairs(setting, pairs, seeds))
         return {"scores": found.reshape(len(seeds), len(budgets), len(bounds)).tolist()}
-    worker = in_process if way == "as it chooses" else _alone
+    worker = train_in_process if way == "as it chooses" else _alone
     matrix = run_grid(setting, Grid(budgets, bounds, seeds), worker=worker)
     return {"scores": matrix.scores.tolist()}
 
@@ -289,7 +289,7 @@ def scores_of_seeds(case: Case, seeds: Sequence[int], way: str) -> dict[str, Tre
 
 def curve(case: Case, offline: Settings, way: str) -> dict[str, Tree]:
     """F, and what it was fitted on."""
-    worker = in_process if way == "as it chooses" else _alone
+    worker = train_in_process if way == "as it chooses" else _alone
     return _curve(fit_curve(_setting(case), Offline.model_validate(offline), worker=worker))
 
 

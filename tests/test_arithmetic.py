@@ -18,7 +18,7 @@ from pacdp.experiments.offline import setting_for
 from pacdp.federation import Checkpoint, Plan
 from pacdp.federation.checkpoint import Progress
 from pacdp.methods import build_method
-from pacdp.offline.grid import Cell, Kept
+from pacdp.offline.grid import Cell, ScoreStore
 from pacdp.paper.studies.artifact_store import Shelf
 from pacdp.tuning import Tuned
 from pacdp.tuning.tuned_configuration import Expected
@@ -63,9 +63,9 @@ def tuned_file(path):
 
 
 def scores_file(path):
-    setting = setting_for(HEART)
-    Kept(path, setting.digest).add(Cell(0.1, 1.0, 0), 0.5)
-    return lambda path: Kept.open(path, setting)
+    proxy_task = setting_for(HEART)
+    ScoreStore(path, proxy_task.digest).add(Cell(0.1, 1.0, 0), 0.5)
+    return lambda path: ScoreStore.open(path, proxy_task)
 
 
 def result_file(path):

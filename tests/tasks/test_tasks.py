@@ -17,7 +17,7 @@ from pacdp.federation import Model, Plan, Privacy, Training, simulate
 from pacdp.federation.local_model import LocalModel
 from pacdp.federation.warm_start import WarmStart, train_warm_start
 from pacdp.methods import build_method
-from pacdp.offline import Setting
+from pacdp.offline import ProxyTask
 from pacdp.tasks import Classification, Regression, Task, load_task, register_task, task_for_classes
 from pacdp.tasks.base import require_all, require_one_number
 from pacdp.tasks.registry import TASKS
@@ -138,16 +138,18 @@ def test_a_task_from_outside_is_planned_stored_and_trained(detection, tmp_path, 
 @pytest.mark.parametrize("model", ["logistic", "mlp"])
 def test_a_grid_of_a_task_from_outside_is_scored_as_single_runs_are(detection, model):
     data = detection_data(detection())
-    setting = Setting(
+    proxy_task = ProxyTask(
         proxy=Proxy(data=data, stands_for="hearts", made_by="as it is"),
         sizes={"a": 60, "b": 90},
         training=TRAINING,
         model=Model(name=model),
         privacy=Privacy(),
     )
-    plans = [setting.plan(20.0, 0.5, seed) for seed in (0, 1)]
-    together = score_plans(plans, [setting.records(seed) for seed in (0, 1)], initial=None)
-    assert together == pytest.approx([setting.score(20.0, 0.5, seed) for seed in (0, 1)], abs=0.02)
+    plans = [proxy_task.plan(20.0, 0.5, seed) for seed in (0, 1)]
+    together = score_plans(plans, [proxy_task.records(seed) for seed in (0, 1)], initial=None)
+    assert together == pytest.approx(
+        [proxy_task.score(20.0, 0.5, seed) for seed in (0, 1)], abs=0.02
+    )
 
 
 def test_a_task_name_is_taken_once(detection):

@@ -259,12 +259,12 @@ def test_few_records_are_dealt_out_unevenly_in_shards():
     """Twenty clients of three records each: Dirichlet(0.1) would leave some without any."""
     many = clouds(records=90, clients=20)
     stage = Stage(read_data(many.data, seed=0))
-    setting = stage.setting(many, skew=0.1, seeds=range(2))
+    setting = stage.proxy_task(many, skew=0.1, seeds=range(2))
     assert setting.partition == "shards"
     assert all(len(own) for own in setting.records(0)[1].indices)
     fewer = clouds(records=90, clients=2)
     stage = Stage(read_data(fewer.data, seed=0))
-    assert stage.setting(fewer, skew=0.1, seeds=range(2)).partition == "dirichlet"
+    assert stage.proxy_task(fewer, skew=0.1, seeds=range(2)).partition == "dirichlet"
 
 
 def test_what_two_methods_share_is_trained_once_and_the_same(monkeypatch):
@@ -300,9 +300,9 @@ def test_other_budgets_and_more_seeds_on_one_stage_choose_as_alone():
 
 def test_labels_are_dealt_out_so_that_every_seed_can_be():
     shared = Stage(read_data(OWN.data, seed=0))
-    few_seeds = shared.setting(OWN, skew=0.1, seeds=[0])
-    assert shared.setting(OWN, skew=0.1, seeds=[0]) is few_seeds
-    assert shared.setting(OWN, skew=0.1, seeds=range(8)) is not few_seeds
+    few_seeds = shared.proxy_task(OWN, skew=0.1, seeds=[0])
+    assert shared.proxy_task(OWN, skew=0.1, seeds=[0]) is few_seeds
+    assert shared.proxy_task(OWN, skew=0.1, seeds=range(8)) is not few_seeds
 
 
 def test_another_bound_is_another_training():

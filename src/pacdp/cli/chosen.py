@@ -110,9 +110,9 @@ def missing_curve(
     if kept is not None and kept.is_file():
         return Curve.load(kept, anew=RUN_AGAIN)
     with waiting() as making:
-        setting = setting_for(experiment, seed=seed, observe=making)
-    typer.echo(f"no curve is given: fitting one on {setting.proxy.data.name}", err=True)
-    return fit_with_progress(experiment, setting)
+        proxy_task = setting_for(experiment, seed=seed, observe=making)
+    typer.echo(f"no curve is given: fitting one on {proxy_task.proxy.data.name}", err=True)
+    return fit_with_progress(experiment, proxy_task)
 
 
 def seed_of(seed: int) -> int:

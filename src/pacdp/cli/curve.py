@@ -19,7 +19,7 @@ from pacdp.errors import InputError
 if TYPE_CHECKING:
     from pacdp.curve import Curve
     from pacdp.experiments import Experiment
-    from pacdp.offline import Cell, Setting
+    from pacdp.offline import Cell, ProxyTask
     from pacdp.offline.grid import Worker
 
 app = typer.Typer(no_args_is_help=True, help="Inspect and compare curves F(ε).")
@@ -59,8 +59,8 @@ def fit_command(
     if not out.parent.is_dir():
         raise InputError(f"--out {out}: its folder does not exist")
     with waiting() as making:
-        setting = setting_for(experiment, observe=making)
-    curve = fit_with_progress(experiment, setting, scores=scores, cluster=cluster)
+        proxy_task = setting_for(experiment, observe=making)
+    curve = fit_with_progress(experiment, proxy_task, scores=scores, cluster=cluster)
     curve.save(out)
     scores.unlink(missing_ok=True)
     if as_json:
@@ -72,17 +72,17 @@ def fit_command(
 
 def fit_with_progress(
     experiment: "Experiment",
-    setting: "Setting",
+    proxy_task: "ProxyTask",
     *,
     scores: Path | None = None,
     cluster: str | None = None,
 ) -> "Curve":
     """Fit the curve of an experiment while showing a progress bar."""
     from pacdp.offline import fit_curve
-    from pacdp.offline.grid import Kept, in_process
+    from pacdp.offline.grid import ScoreStore, train_in_process
 
     offline = experiment.offline
-    worker: Worker = in_process
+    worker: Worker = train_in_process
     if cluster is not None:
         from pacdp.cluster import on_ray
 
@@ -90,14 +90,14 @@ def fit_with_progress(
     budgets, bounds = (len(offline.axis(axis)) for axis in ("budgets", "bounds"))
     # Regret takes two more trainings per budget and seed.
     total = budgets * (bounds + 2) * offline.seeds
-    kept = Kept.open(scores, setting)
-    with bar(f"fitting F on {setting.proxy.data.name}", total) as (progress, task):
+    store = ScoreStore.open(scores, proxy_task)
+    with bar(f"fitting F on {proxy_task.proxy.data.name}", total) as (progress, task):
 
         def observe(cell: "Cell", score: float) -> None:
             progress.advance(task)
 
-        progress.advance(task, len(kept.scores))
-        return fit_curve(setting, offline, kept=kept, worker=worker, observe=observe)
+        progress.advance(task, len(store.scores))
+        return fit_curve(proxy_task, offline, store=store, worker=worker, observe=observe)
 
 
 @app.command("show")

@@ -18,7 +18,7 @@ from pacdp.federation.local_model import Tensors
 from pacdp.federation.warm_start import train_warm_start
 from pacdp.methods import PacDp
 from pacdp.methods.fedavg import FedAvg
-from pacdp.offline import Setting
+from pacdp.offline import ProxyTask
 from pacdp.schedule import Schedule
 
 
@@ -28,7 +28,7 @@ def setting_for(
     seed: int = 0,
     read: tuple[Dataset, Partition] | None = None,
     observe: Observer = quiet,
-) -> Setting:
+) -> ProxyTask:
     """What the cells of the experiment's grid are trained under.
 
     Of the clients nothing but their sizes goes in. That no private record is among the proxy's is
@@ -38,7 +38,7 @@ def setting_for(
     proxy, initial = rehearsal(experiment, dataset, seed=seed, observe=observe)
     sizes = split.named_sizes if dataset.unit == "record" else split.named_units(dataset)
     share = proxy.data.task.group_count / dataset.task.group_count
-    return Setting(
+    return ProxyTask(
         proxy=proxy,
         sizes=_like(sizes, share),
         share=share,

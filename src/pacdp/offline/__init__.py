@@ -3,6 +3,6 @@
 from pacdp.offline.configuration import Axis, Offline
 from pacdp.offline.fit import fit_curve
 from pacdp.offline.grid import Cell, Grid, Matrix
-from pacdp.offline.proxy_task import Setting
+from pacdp.offline.proxy_task import ProxyTask
 
-__all__ = ["Axis", "Cell", "Grid", "Matrix", "Offline", "Setting", "fit_curve"]
+__all__ = ["Axis", "Cell", "Grid", "Matrix", "Offline", "ProxyTask", "fit_curve"]

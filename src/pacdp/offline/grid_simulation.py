@@ -24,7 +24,7 @@ from pacdp.federation.messages import Answers, Broadcast, Reply
 from pacdp.federation.rounds import run_rounds
 from pacdp.federation.server import RoundOutcome, Server
 from pacdp.federation.weights import client_weights
-from pacdp.offline.proxy_task import Setting
+from pacdp.offline.proxy_task import ProxyTask
 from pacdp.validation import FloatArray
 
 # Records of at most this many numbers are kept from one round to the next: a gibibyte.
@@ -41,24 +41,24 @@ def can_stack_plan(plan: Plan) -> bool:
 
 
 def score_pairs(
-    setting: Setting, pairs: Sequence[tuple[float, float]], seeds: Sequence[int]
+    proxy_task: ProxyTask, pairs: Sequence[tuple[float, float]], seeds: Sequence[int]
 ) -> list[list[float]]:
     """The scores of (ε, C) pairs under each of the seeds."""
     budgets = list(dict.fromkeys(epsilon for epsilon, _ in pairs))
     bounds = np.array([bound for _, bound in pairs])
 
     def bounds_of(seed: int, client: int, round: int) -> FloatArray:  # noqa: A002
-        return bounds * setting.schedule.factor(round, rounds=setting.recipe.training.rounds)
+        return bounds * proxy_task.schedule.factor(round, rounds=proxy_task.recipe.training.rounds)
 
     simulation = GridSimulation(
         # Bounds come from the pairs; what differs between budgets is the noise.
-        [[setting.plan(epsilon, 1.0, seed) for epsilon in budgets] for seed in seeds],
-        [setting.records(seed) for seed in seeds],
+        [[proxy_task.plan(epsilon, 1.0, seed) for epsilon in budgets] for seed in seeds],
+        [proxy_task.records(seed) for seed in seeds],
         budget_of=[budgets.index(epsilon) for epsilon, _ in pairs],
         bounds_of=bounds_of,
-        initial=setting.initial,
+        initial=proxy_task.initial,
     )
-    return simulation.scores(setting.proxy.data)
+    return simulation.scores(proxy_task.proxy.data)
 
 
 def score_plans(

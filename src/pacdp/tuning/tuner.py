@@ -17,7 +17,7 @@ from pacdp.features.network import Observer as Making
 from pacdp.features.pipeline import quiet
 from pacdp.federation.budgets import deal_budgets
 from pacdp.methods import PacDp, find_method, import_method
-from pacdp.offline import Offline, Setting, fit_curve
+from pacdp.offline import Offline, ProxyTask, fit_curve
 from pacdp.offline.configuration import Axis
 from pacdp.tuning.coordinate_search import Found, Step, compared, search
 from pacdp.tuning.evaluation import Stage
@@ -123,7 +123,7 @@ def tune(
     if fits:
         planned = changed(experiment, name, found.point)
         curve = fit_curve(
-            _setting(stage, planned),
+            _proxy_task(stage, planned),
             _grid(found.point["bound"], budgets, seeds),
             observe=lambda cell, score: trainings.begin("F under the plan"),
         )
@@ -133,7 +133,7 @@ def tune(
     trainings.expect(seeds)
     trainings.begin("what may be expected", seeds)
     reached = stage.scores(final, final.build_method(name), fresh)
-    proxy = stage.setting(final).proxy
+    proxy = stage.proxy_task(final).proxy
     return Tuned(
         experiment=experiment.name,
         method=name,
@@ -236,12 +236,12 @@ def _rules(experiment: Experiment) -> list[str]:
     return list(dict.fromkeys([*WEIGHTS, experiment.server.weights]))
 
 
-def _setting(stage: Stage, planned: Experiment) -> Setting:
+def _proxy_task(stage: Stage, planned: Experiment) -> ProxyTask:
     """What the grid of F is trained under: the plan that was found."""
     made = planned.build_method(PacDp.name)
     assert isinstance(made, PacDp)
     return replace(
-        stage.setting(planned),
+        stage.proxy_task(planned),
         recipe=planned.recipe,
         schedule=made.schedule,
     )

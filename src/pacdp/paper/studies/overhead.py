@@ -71,9 +71,9 @@ def measure(
     The first turn of each warms up and is not counted. The ratio is the median over turns.
     """
     read = read_data(experiment.data, seed=0)
-    setting = setting_for(experiment, read=read)
+    proxy_task = setting_for(experiment, read=read)
     started = time.perf_counter()
-    curve = fit_curve(setting, experiment.offline)
+    curve = fit_curve(proxy_task, experiment.offline)
     offline = time.perf_counter() - started
     evidence = curve.evidence
     observe()
