@@ -212,7 +212,7 @@ def train(case: Case, engine: str) -> dict[str, Tree] | None:
         "initial": initial,
         "failure_rate": case.failure_rate,
         "evaluate_every": case.evaluate_every,
-        "make": case.own_model,
+        "make_model": case.own_model,
         "engine": ENGINES[engine],
     }
 
@@ -226,7 +226,7 @@ def train(case: Case, engine: str) -> dict[str, Tree] | None:
         with tempfile.TemporaryDirectory() as folder:
             kept = Checkpoint(Path(folder) / "checkpoint.pt", run=plan.run)
             with suppress(_StoppedError):
-                simulate(plan, dataset, split, checkpoint=kept, observe=stop, **settings)
+                simulate(plan, dataset, split, checkpoint=kept, on_round=stop, **settings)
             return _numbers(simulate(plan, dataset, split, checkpoint=kept, **settings))
     except InputError as error:
         if str(error).startswith("engine = "):

@@ -578,7 +578,7 @@ def test_a_hostile_broadcast_learns_no_more_than_was_paid_for(tmp_path):
         training=Training(rounds=1, local_steps=1, optimiser=Optimiser(lr=1.0)),
         privacy=Privacy(epsilon=0.5),
     )
-    local_model = LocalModel(made, make=lambda: nn.Linear(13, 2))
+    local_model = LocalModel(made, make_model=lambda: nn.Linear(13, 2))
     hostile = {"weight": weights, "bias": torch.zeros(2)}
     labels = np.zeros(size, np.int64)
     with_it = Records(features=inputs.numpy(), labels=labels)
@@ -595,10 +595,12 @@ def test_a_hostile_broadcast_learns_no_more_than_was_paid_for(tmp_path):
     seen = {True: [], False: []}
     for number in range(2 * releases):
         there = number % 2 == 0
-        book = SQLiteLedger.create(
+        ledger = SQLiteLedger.create(
             tmp_path / f"{number}.ledger", client="clinic", budget=made.budget(0)
         )
-        client = Client(0, made, with_it if there else without, book=book, local_model=local_model)
+        client = Client(
+            0, made, with_it if there else without, ledger=ledger, local_model=local_model
+        )
         taken = []
         client.method = Recorded(taken)
         client.answer(Broadcast(0, hostile))
@@ -784,11 +786,11 @@ def test_models_that_mix_examples_are_refused_or_moved_no_further(make):
         with pytest.raises(InputError, match="model: "):
             clipped(make(), CrossEntropy())(inputs, targets)
         with pytest.raises(InputError, match="model: "):
-            LocalModel(made, make=make).gradient.check(inputs, targets)
+            LocalModel(made, make_model=make).gradient.check(inputs, targets)
         with pytest.raises(InputError, match="model: "):
-            Client(0, made, records, local_model=LocalModel(made, make=make))
+            Client(0, made, records, local_model=LocalModel(made, make_model=make))
         return
-    local_model = LocalModel(made, make=make)
+    local_model = LocalModel(made, make_model=make)
     Client(0, made, records, local_model=local_model)
     for compute in (clipped(make(), CrossEntropy()), _of(local_model)):
         for place in (0, 3, 100):

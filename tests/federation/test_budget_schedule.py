@@ -142,7 +142,7 @@ def test_late_spends_it_all_and_more_each_time():
         for number in range(3)
     ]
     assert scales[0] / scales[2] == pytest.approx(3.0, rel=1e-12)
-    assert client.book.filter.realised.epsilon == pytest.approx(1.0, rel=1e-9)
+    assert client.ledger.filter.realised.epsilon == pytest.approx(1.0, rel=1e-9)
     # By hand: shares 1, 3, 9 of 13, and noise is what a third would need over their root.
     assert scales == pytest.approx([math.sqrt(13 / (3 * w)) for w in (1, 3, 9)], rel=1e-12)
     with pytest.raises(BudgetExceededError):
@@ -159,7 +159,7 @@ def test_what_was_missed_is_spent_later():
     ]
     shares = [1 / 6, 5 / 6 / 3, 5 / 6 * 2 / 3]
     assert scales == pytest.approx([1 / math.sqrt(6 * share) for share in shares], rel=1e-6)
-    assert client.book.filter.realised.epsilon == pytest.approx(1.0, rel=1e-6)
+    assert client.ledger.filter.realised.epsilon == pytest.approx(1.0, rel=1e-6)
     with pytest.raises(BudgetExceededError, match="has spent its whole budget"):
         client.answer(Broadcast(5, LocalModel(made).state()))
 
@@ -168,8 +168,8 @@ def test_a_server_that_repeats_itself_gets_less_and_less(tmp_path):
     """The first round over and over, with a real ledger: the filter holds whatever is asked."""
     made = plan("replan", rounds=4)
     budget = Guarantee(epsilon=1.0, adjacency=Adjacency.ZERO_OUT)
-    book = SQLiteLedger.create(tmp_path / "a.ledger", client="cleveland", budget=budget)
-    client = Client(0, made, RECORDS[0], book=book)
+    ledger = SQLiteLedger.create(tmp_path / "a.ledger", client="cleveland", budget=budget)
+    client = Client(0, made, RECORDS[0], ledger=ledger)
     first = Broadcast(0, LocalModel(made).state())
     scales = [client.answer(first).noise_scale for _ in range(4)]
     with pytest.raises(BudgetExceededError, match="8 planned"):
@@ -181,10 +181,10 @@ def test_a_server_that_repeats_itself_gets_less_and_less(tmp_path):
 def test_another_run_of_the_ledger_does_not_show():
     """The noise follows from this run alone: what else the book holds is nobody's business."""
     made = plan("replan")
-    used = Client(0, made, RECORDS[0]).book
+    used = Client(0, made, RECORDS[0]).ledger
     generous = Guarantee(epsilon=9.0, adjacency=Adjacency.ZERO_OUT)
-    other = Client(0, made, RECORDS[0], book=type(used)(generous))
-    other.book.reserve(made.planned_releases(0)[0], run="something else")
+    other = Client(0, made, RECORDS[0], ledger=type(used)(generous))
+    other.ledger.reserve(made.planned_releases(0)[0], run="something else")
     fresh = Client(0, made, RECORDS[0])
     first = Broadcast(2, LocalModel(made).state())
     assert other.answer(first).noise_scale == fresh.answer(first).noise_scale
@@ -193,7 +193,7 @@ def test_another_run_of_the_ledger_does_not_show():
 def test_noise_is_what_the_share_asks_for():
     made = plan("late", growth=4.0, rounds=2)
     result = simulate(made, DATA, HOSPITALS)
-    (one, two) = sorted(result.books[0].count_releases(made.run), key=lambda release: release.z)
+    (one, two) = sorted(result.ledgers[0].count_releases(made.run), key=lambda release: release.z)
     mu = float(mu_for(1.0, 1e-5))
     # Shares 1/5 and 4/5 of μ², each over two releases.
     assert 1 / two.z**2 == pytest.approx(mu**2 / 5 / 2, rel=1e-9)
@@ -228,7 +228,7 @@ def test_a_stopped_run_goes_on_with_the_same_noise(policy, tmp_path):
 
     kept = Checkpoint(tmp_path / "c.pt", run=made.run)
     with pytest.raises(StoppedError):
-        simulate(made, DATA, HOSPITALS, failure_rate=0.3, observe=stop, checkpoint=kept)
+        simulate(made, DATA, HOSPITALS, failure_rate=0.3, on_round=stop, checkpoint=kept)
     again = simulate(made, DATA, HOSPITALS, failure_rate=0.3, checkpoint=kept)
     assert all((whole.model[name] == again.model[name]).all() for name in whole.model)
     assert whole.clients() == again.clients()

@@ -67,7 +67,7 @@ def test_a_client_answers_with_its_update_and_nothing_else():
     assert reply.noise_scale == 1.0
     assert reply.released == ()
     assert set(reply.update) == {"1.weight", "1.bias"}
-    assert client.book.count_releases(made.run).total() == 2
+    assert client.ledger.count_releases(made.run).total() == 2
 
 
 def test_it_refuses_after_as_many_answers_as_planned():
@@ -79,7 +79,7 @@ def test_it_refuses_after_as_many_answers_as_planned():
         BudgetExceededError, match=r"client cleveland: .* has made 6 releases of 6 planned"
     ):
         client.answer(broadcast(made, 1))
-    assert client.book.filter.realised.epsilon == pytest.approx(1.0, rel=1e-9)
+    assert client.ledger.filter.realised.epsilon == pytest.approx(1.0, rel=1e-9)
 
 
 def test_a_cap_below_the_budget_holds_as_well():
@@ -90,7 +90,7 @@ def test_a_cap_below_the_budget_holds_as_well():
         client.answer(broadcast(made))
     with pytest.raises(BudgetExceededError):
         client.answer(broadcast(made))
-    assert client.book.filter.realised.epsilon < 0.11
+    assert client.ledger.filter.realised.epsilon < 0.11
 
 
 @pytest.mark.parametrize("number", [-1, 3, 10**9, 0.5, np.int64(1), True])
@@ -99,7 +99,7 @@ def test_rounds_that_do_not_exist_cost_nothing(number):
     client = Client(0, made, RECORDS[0])
     with pytest.raises(InputError, match="must be a whole number from 0 to 2"):
         client.answer(broadcast(made, number))
-    assert client.book.count_releases(made.run).total() == 0
+    assert client.ledger.count_releases(made.run).total() == 0
 
 
 def test_models_that_do_not_fit_cost_nothing():
@@ -115,7 +115,7 @@ def test_models_that_do_not_fit_cost_nothing():
     for model in wrong:
         with pytest.raises(InputError, match="parameter"):
             client.answer(Broadcast(0, model))
-    assert client.book.count_releases(made.run).total() == 0
+    assert client.ledger.count_releases(made.run).total() == 0
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e30])
@@ -288,15 +288,15 @@ def test_a_plan_is_private_or_not_but_never_half():
 
 
 def test_a_client_with_a_ledger_takes_no_part_without_a_guarantee(tmp_path):
-    book = ledger(tmp_path / "a.ledger", plan())
+    ledger = create_ledger(tmp_path / "a.ledger", plan())
     with pytest.raises(InputError, match="fedavg has no guarantee, and must have no ledger"):
-        Client(0, plan(method=build_method("fedavg")), RECORDS[0], book=book)
+        Client(0, plan(method=build_method("fedavg")), RECORDS[0], ledger=ledger)
 
 
 def test_another_hospitals_ledger_is_refused(tmp_path):
-    book = ledger(tmp_path / "a.ledger", plan())
+    ledger = create_ledger(tmp_path / "a.ledger", plan())
     with pytest.raises(InputError, match="its ledger is that of cleveland"):
-        Client(1, plan(), RECORDS[1], book=book)
+        Client(1, plan(), RECORDS[1], ledger=ledger)
 
 
 def test_noise_is_the_systems_own_unless_told():
@@ -318,9 +318,9 @@ def test_a_broadcast_of_the_models_own_tensors():
 
 def test_many_at_once_get_no_more_than_planned(tmp_path):
     made = plan(privacy=Privacy(epsilon=1.0))
-    generous = ledger(tmp_path / "a.ledger", made, epsilon=50.0)
-    books = [generous, SQLiteLedger(tmp_path / "a.ledger"), SQLiteLedger(tmp_path / "a.ledger")]
-    clients = [Client(0, made, RECORDS[0], book=book) for book in books]
+    generous = create_ledger(tmp_path / "a.ledger", made, epsilon=50.0)
+    ledgers = [generous, SQLiteLedger(tmp_path / "a.ledger"), SQLiteLedger(tmp_path / "a.ledger")]
+    clients = [Client(0, made, RECORDS[0], ledger=ledger) for ledger in ledgers]
 
     def ask(client):
         try:
@@ -332,19 +332,19 @@ def test_many_at_once_get_no_more_than_planned(tmp_path):
     with ThreadPoolExecutor(6) as pool:
         assert sum(pool.map(ask, clients * 4)) == 3
     shared = MemoryLedger(Guarantee(epsilon=50.0, adjacency=Adjacency.ZERO_OUT))
-    clients = [Client(0, made, RECORDS[0], book=shared) for _ in range(3)]
+    clients = [Client(0, made, RECORDS[0], ledger=shared) for _ in range(3)]
     with ThreadPoolExecutor(6) as pool:
         assert sum(pool.map(ask, clients * 4)) == 3
     assert shared.count_releases(made.run).total() == 6
 
 
 def test_another_plan_on_the_same_ledger_is_another_run():
-    book = MemoryLedger(Guarantee(epsilon=10.0, adjacency=Adjacency.ZERO_OUT))
+    ledger = MemoryLedger(Guarantee(epsilon=10.0, adjacency=Adjacency.ZERO_OUT))
     for made in (plan(), plan(training=Training(rounds=5, local_steps=1)), plan(again="second")):
-        client = Client(0, made, RECORDS[0], book=book)
+        client = Client(0, made, RECORDS[0], ledger=ledger)
         for number in range(made.rounds):
             client.answer(broadcast(made, number))
-    assert book.filter.spent.total() == 6 + 5 + 6
+    assert ledger.filter.spent.total() == 6 + 5 + 6
 
 
 def test_dropout_does_not_let_one_record_move_the_others():
@@ -388,14 +388,14 @@ def test_dropout_does_not_let_one_record_move_the_others():
 def test_a_method_without_a_guarantee_cannot_release():
     made = plan(method=build_method("fedavg"))
     client = Client(0, made, RECORDS[0])
-    assert client.book is None
+    assert client.ledger is None
     assert set(client.answer(broadcast(made)).update) == {"1.weight", "1.bias"}
     client.method = build_method("fixed")
     with pytest.raises(BudgetExceededError, match="has no budget"):
         client.answer(broadcast(made))
 
 
-def ledger(path, made, number=0, **changes):
+def create_ledger(path, made, number=0, **changes):
     budget = made.budget(number)
     terms = {"epsilon": budget.epsilon, "delta": budget.delta, "adjacency": budget.adjacency}
     return SQLiteLedger.create(path, client="cleveland", budget=Guarantee(**terms | changes))
@@ -404,7 +404,7 @@ def ledger(path, made, number=0, **changes):
 def test_a_ledger_in_a_file_holds_over_restarts(tmp_path):
     made = plan()
     made.save(tmp_path / "plan.json")
-    ledger(tmp_path / "a.ledger", made)
+    create_ledger(tmp_path / "a.ledger", made)
     script = (
         "import sys\nfrom pathlib import Path\n"
         "from pacdp.clipping import SystemNoise\n"
@@ -415,7 +415,7 @@ def test_a_ledger_in_a_file_holds_over_restarts(tmp_path):
         "folder = Path(sys.argv[1])\n"
         "plan, data = Plan.load(folder / 'plan.json'), load_dataset('heart')\n"
         "client = Client(0, plan, partition_records(data, 'natural').client_records(data)[0],\n"
-        "    book=SQLiteLedger(folder / 'a.ledger'), noise=lambda number: SystemNoise())\n"
+        "    ledger=SQLiteLedger(folder / 'a.ledger'), noise=lambda number: SystemNoise())\n"
         "try:\n"
         "    client.answer(Broadcast(0, LocalModel(plan).state()))\n"
         "    print('answered')\n"
@@ -435,8 +435,8 @@ def test_a_ledger_in_a_file_holds_over_restarts(tmp_path):
 
 def test_the_debit_is_written_before_anything_is_computed(tmp_path):
     made = plan()
-    book = ledger(tmp_path / "a.ledger", made)
-    client = Client(0, made, RECORDS[0], book=book)
+    ledger = create_ledger(tmp_path / "a.ledger", made)
+    client = Client(0, made, RECORDS[0], ledger=ledger)
     seen = []
 
     class Late(Spy):
@@ -461,15 +461,15 @@ def test_the_debit_is_written_before_anything_is_computed(tmp_path):
 )
 def test_a_ledger_on_other_terms_is_refused(tmp_path, changes, name):
     made = plan()
-    book = ledger(tmp_path / "a.ledger", made, **changes)
+    ledger = create_ledger(tmp_path / "a.ledger", made, **changes)
     with pytest.raises(InputError, match=f"its ledger has {name}"):
-        Client(0, made, RECORDS[0], book=book)
+        Client(0, made, RECORDS[0], ledger=ledger)
 
 
 def test_a_poorer_ledger_refuses_before_anything_leaves():
     made = plan()
-    book = MemoryLedger(Guarantee(epsilon=0.1, adjacency=Adjacency.ZERO_OUT))
-    client = Client(0, made, RECORDS[0], book=book)
+    ledger = MemoryLedger(Guarantee(epsilon=0.1, adjacency=Adjacency.ZERO_OUT))
+    client = Client(0, made, RECORDS[0], ledger=ledger)
     with pytest.raises(BudgetExceededError, match="would reach"):
         client.answer(broadcast(made))
 
@@ -502,7 +502,7 @@ def test_each_unit_is_in_one_batch_of_each_pass():
     for start in (0, 7):
         held = [set(units[batch.numpy()]) for batch in batches[start : start + 7]]
         assert sum(map(len, held)) == len(set().union(*held)) == 67
-    assert client.book.filter.budget.unit == "patient"
+    assert client.ledger.filter.budget.unit == "patient"
     with pytest.raises(InputError, match="have no units"):
         Client(0, made, Records(features=mine.features, labels=mine.labels))
 
@@ -524,12 +524,12 @@ def test_optimisers_start_anew_each_time(name):
 def test_a_durable_ledger_refuses_seeded_noise(tmp_path, later):
     """Two runs with one seed would give the gradient itself, and be debited as private."""
     made = plan()
-    book = ledger(tmp_path / "a.ledger", made)
-    head = book.head
+    ledger = create_ledger(tmp_path / "a.ledger", made)
+    head = ledger.head
 
     def answer():
         client = Client(
-            *(0, made, RECORDS[0]), book=book, noise=None if later else simulated_noise(0, 0)
+            *(0, made, RECORDS[0]), ledger=ledger, noise=None if later else simulated_noise(0, 0)
         )
         client.noise = simulated_noise(0, 0)
         client.answer(broadcast(made))
@@ -543,13 +543,13 @@ def test_a_simulation_on_durable_ledgers_has_the_systems_noise(tmp_path):
     made = plan()
     models = []
     for run in range(2):
-        books = [
+        ledgers = [
             SQLiteLedger.create(
                 tmp_path / f"{run}-{n}.ledger", client=client.name, budget=made.budget(n)
             )
             for n, client in enumerate(made.clients)
         ]
-        models.append(simulate(made, DATA, HOSPITALS, books=books).model)
+        models.append(simulate(made, DATA, HOSPITALS, ledgers=ledgers).model)
     assert not torch.equal(models[0]["1.weight"], models[1]["1.weight"])
 
 

@@ -248,15 +248,15 @@ def test_convolutions_use_the_cores(monkeypatch, cores, chosen):
     ("engine", "changes", "message"),
     [
         ("stacked", {"method": build_method("aqc")}, "engine = stacked: aqc trains in its own way"),
-        ("stacked", {"make": Net}, "engine = stacked: the model cannot be stacked"),
-        ("threaded", {"make": Net}, "engine = threaded: the model may draw random numbers"),
+        ("stacked", {"make_model": Net}, "engine = stacked: the model cannot be stacked"),
+        ("threaded", {"make_model": Net}, "engine = threaded: the model may draw random numbers"),
         ("stakced", {}, "engine = 'stakced'.*stacked"),
     ],
 )
 def test_an_engine_that_does_not_fit_is_refused(engine, changes, message):
     made = plan(HOSPITALS, HEART, **{k: v for k, v in changes.items() if k == "method"})
     with pytest.raises(InputError, match=message):
-        simulate(made, HEART, HOSPITALS, engine=engine, make=changes.get("make"))
+        simulate(made, HEART, HOSPITALS, engine=engine, make_model=changes.get("make_model"))
 
 
 def test_threads_leave_torch_as_it_was():
@@ -294,8 +294,10 @@ def test_a_plan_that_was_tampered_with_is_refused_in_every_engine():
 
 def test_threads_need_models_of_their_own():
     shared = nn.Sequential(nn.Linear(13, 2))
-    with pytest.raises(InputError, match="make: gives the same model again"):
-        simulate(plan(HOSPITALS, HEART), HEART, HOSPITALS, make=lambda: shared, engine="threaded")
+    with pytest.raises(InputError, match="make_model: gives the same model again"):
+        simulate(
+            plan(HOSPITALS, HEART), HEART, HOSPITALS, make_model=lambda: shared, engine="threaded"
+        )
 
 
 def test_a_changed_plan_forgets_what_was_computed_from_the_old_one():

@@ -12,7 +12,7 @@ from scipy.stats import binom
 from pacdp.data import load_dataset, partition_records
 from pacdp.errors import DataError, InputError
 from pacdp.federation import Aggregation, Levels, Plan, Privacy, Training, simulate
-from pacdp.federation.budgets import deal_budgets
+from pacdp.federation.budgets import assign_budgets
 from pacdp.federation.client_sampling import participants, participation_cap
 from pacdp.methods import build_method
 from pacdp.privacy import account, calibrate
@@ -57,14 +57,14 @@ def test_levels_are_dealt_out_as_promised(shares, clients, seed):
     assert (min(held) >= 1) == (clients >= len(shares))
     if min(exact * clients) >= 1:
         assert all(abs(h - e) < 1 for h, e in zip(held, exact * clients, strict=True))
-    dealt = levels.deal(clients, seed)
+    dealt = levels.assign(clients, seed)
     assert [dealt.count(level) for level in levels.levels] == held
-    assert dealt == levels.deal(clients, seed)
+    assert dealt == levels.assign(clients, seed)
 
 
 def test_sampled_levels_follow_the_shares():
     levels = Levels(levels=[0.1, 1.0], shares=[0.7, 0.3], assignment="sampled")
-    share = np.mean(np.array(levels.deal(10_000, 0)) == 0.1)
+    share = np.mean(np.array(levels.assign(10_000, 0)) == 0.1)
     assert share == pytest.approx(0.7, abs=0.02)
 
 
@@ -78,7 +78,7 @@ def test_sampled_levels_follow_the_shares():
 )
 def test_wrong_budgets(budgets, message):
     with pytest.raises(InputError, match=message):
-        deal_budgets(budgets, 3, 0)
+        assign_budgets(budgets, 3, 0)
 
 
 @pytest.mark.parametrize("shares", [[0.5, 0.4], [1.0], [1.2, -0.2]])

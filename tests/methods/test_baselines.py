@@ -67,19 +67,19 @@ def test_every_method_keeps_every_budget(name, set_name):
     for number, client in enumerate(result.clients()):
         if not METHODS[name].private:
             assert client.epsilon_spent is client.epsilon_budget is None
-            assert result.books[number] is None
+            assert result.ledgers[number] is None
             continue
         assert client.refused == 0
         assert client.releases == made.clients[number].releases > 0
         assert client.epsilon_spent == pytest.approx(client.epsilon_planned, rel=1e-9)
-        book = result.books[number].filter
-        assert book.charged.epsilon <= book.budget.epsilon
+        ledger = result.ledgers[number].filter
+        assert ledger.charged.epsilon <= ledger.budget.epsilon
         if METHODS[name].label:
             assert client.label == name
-            assert book.budget.epsilon >= client.epsilon_planned
+            assert ledger.budget.epsilon >= client.epsilon_planned
         else:
             assert client.epsilon_spent <= client.epsilon_budget
-            assert book.budget.epsilon == client.epsilon_budget
+            assert ledger.budget.epsilon == client.epsilon_budget
     assert all(bool(torch.isfinite(value).all()) for value in result.model.values())
     if METHODS[name].private:
         # What a round says was spent is no less than what any client realised.
@@ -109,9 +109,9 @@ def test_no_rival_overspends(name, rounds, epsilon, adjacency, failures, seed):
         seed=seed,
     )
     result = simulate(made, HEART, HOSPITALS, failure_rate=failures, evaluate_every=rounds)
-    for client, book in zip(result.clients(), result.books, strict=True):
+    for client, ledger in zip(result.clients(), result.ledgers, strict=True):
         assert client.epsilon_spent <= client.epsilon_planned <= client.epsilon_budget
-        assert book.filter.charged.epsilon <= client.epsilon_budget
+        assert ledger.filter.charged.epsilon <= client.epsilon_budget
 
 
 def answer(made, number=0, **settings):
@@ -239,7 +239,7 @@ def test_rpdp_draws_records_by_chance_and_tells_nobody():
     assert np.mean(sizes) == pytest.approx(200 * rate, rel=0.1)
     assert np.var(sizes) == pytest.approx(200 * rate * (1 - rate), rel=0.25)
     assert reply.released == ()
-    assert client.book.filter.frozen.total() == 1200  # the whole plan, before the first release
+    assert client.ledger.filter.frozen.total() == 1200  # the whole plan, before the first release
 
 
 @pytest.mark.parametrize("wrong", ["whole batches", "another rate"])
@@ -261,11 +261,11 @@ def test_a_sampled_release_must_be_of_a_sample(wrong):
 
 def test_a_sampled_plan_needs_a_ledger_of_its_own():
     budget = Guarantee(epsilon=5.0, adjacency=Adjacency.ZERO_OUT)
-    book = MemoryLedger(budget)
-    book.reserve(calibrate(epsilon=1.0, releases=1).release(), run="before")
+    ledger = MemoryLedger(budget)
+    ledger.reserve(calibrate(epsilon=1.0, releases=1).release(), run="before")
     context = {"local_epochs": None, "local_steps": 2}
     made = plan("rpdp-fl", epsilon=(0.5, 4.0, 4.0, 4.0), rounds=1, **context)
-    client = Client(0, made, RECORDS[0], book=book)
+    client = Client(0, made, RECORDS[0], ledger=ledger)
     with pytest.raises(BudgetExceededError, match="cleveland: its ledger is in use"):
         client.answer(Broadcast(0, LocalModel(made).state()))
 
@@ -374,7 +374,7 @@ def test_a_bound_that_is_none_costs_nothing(name, wrong):
     ):
         with pytest.raises(InputError, match="bound"):
             client.answer(Broadcast(0, LocalModel(made).state(), shared_state))
-    assert client.book.count_releases(made.run).total() == 0
+    assert client.ledger.count_releases(made.run).total() == 0
 
 
 def test_reading_the_quantile_for_free_certifies_nothing():

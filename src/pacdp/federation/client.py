@@ -33,8 +33,8 @@ from pacdp.privacy import Ledger, MemoryLedger, Release
 class Client:
     """One client of a federation.
 
-    ``book`` is its ledger; without one it keeps a new book in memory. ``noise`` gives the source of
-    a round's noise and hidden coins: by default the operating system's entropy. A simulation passes
+    Without a ``ledger`` it keeps a new one in memory. ``noise`` gives the source of a round's noise
+    and hidden coins: by default the operating system's entropy. A simulation passes
     :func:`simulated_noise`; whoever knows the seed can subtract that noise again, so it is refused
     with a durable ledger. ``checked`` says that a client with the same records and the same model
     was made before, so that they need not be checked again.
@@ -49,7 +49,7 @@ class Client:
         plan: Plan,
         records: Records,
         *,
-        book: Ledger | None = None,
+        ledger: Ledger | None = None,
         noise: NoiseOf | None = None,
         local_model: LocalModel | None = None,
         checked: bool = False,
@@ -60,7 +60,7 @@ class Client:
         self.method = plan.algorithm
         self.local_model = local_model or LocalModel(plan)
         self.noise = noise or (lambda number: SystemNoise())
-        self.book = checked_book(plan, number, book)
+        self.ledger = require_ledger(plan, number, ledger)
         # One answer at a time: clients share the model.
         self._lock = threading.Lock()
         self.records = records
@@ -120,10 +120,10 @@ class Client:
             )
         self.method.check_state(broadcast.shared_state, self.number)
         self.noise_source(number)
-        if self.book is None:
+        if self.ledger is None:
             return 1.0
         try:
-            scale = self.plan.noise_scale(self.number, number, self.book)
+            scale = self.plan.noise_scale(self.number, number, self.ledger)
             if math.isinf(scale):
                 raise BudgetExceededError("has spent its whole budget")
             releases = self.plan.planned_releases(self.number, scale=scale)
@@ -131,7 +131,7 @@ class Client:
                 check_noise(release.z, self.local_model.coordinates)
             for release in releases:
                 self._freeze(release)
-            self.book.reserve(
+            self.ledger.reserve(
                 *releases,
                 run=self.plan.run,
                 label=self.plan.label,
@@ -168,7 +168,7 @@ class Client:
     def noise_source(self, round: int) -> NoiseSource:  # noqa: A002
         """Where the noise of a round comes from; a durable ledger accepts only the system's."""
         source = self.noise(round)
-        durable = self.book is not None and self.book.durable
+        durable = self.ledger is not None and self.ledger.durable
         if durable and type(source) is not SystemNoise:
             raise InputError(
                 f"client {self.client_plan.name}: its ledger is durable, so its noise must be "
@@ -195,14 +195,14 @@ class Client:
 
     def _freeze(self, release: Release) -> None:
         """ReleaseSpec all sampled releases of the training at once, before the first is made."""
-        assert self.book is not None
+        assert self.ledger is not None
         whole = release.times(release.count * self.client_plan.participations)
-        state = self.book.filter
+        state = self.ledger.filter
         if not release.sampled or state.frozen[release.times(1)] >= whole.count:
             return
         if state.spent:
             raise BudgetExceededError("its ledger is in use; a sampled plan needs a fresh one")
-        self.book.freeze(whole, run=self.plan.run, label=self.plan.label)
+        self.ledger.freeze(whole, run=self.plan.run, label=self.plan.label)
 
     @contextmanager
     def _own_dropout(self, round: int) -> Iterator[None]:  # noqa: A002
@@ -213,28 +213,28 @@ class Client:
             yield
 
 
-def checked_book(plan: Plan, client: int, book: Ledger | None) -> Ledger | None:
+def require_ledger(plan: Plan, client: int, ledger: Ledger | None) -> Ledger | None:
     """The book, if it promises the same as the plan; a new one in memory if there is none."""
     name, budget = plan.clients[client].name, plan.budget(client)
     if budget is None:
-        if book is not None:
+        if ledger is not None:
             raise InputError(
                 f"client {name}: {plan.method} has no guarantee, and must have no ledger"
             )
         return None
-    if book is None:
+    if ledger is None:
         return MemoryLedger(budget)
-    holder = getattr(book, "client", name)
+    holder = getattr(ledger, "client", name)
     if holder != name:
         raise InputError(f"client {name}: its ledger is that of {holder}")
-    mine = book.filter.budget
+    mine = ledger.filter.budget
     for part in ("delta", "adjacency", "unit"):
         if getattr(mine, part) != getattr(budget, part):
             raise InputError(
                 f"client {name}: its ledger has {part} {getattr(mine, part)}, but the plan has "
                 f"{getattr(budget, part)}"
             )
-    return book
+    return ledger
 
 
 def simulated_noise(seed: int, client: int) -> NoiseOf:

@@ -30,7 +30,7 @@ from pacdp.arithmetic import ARITHMETIC, refuse_other_arithmetic
 from pacdp.clipping.numerics import check_clipping_bound
 from pacdp.config import Settings, explain
 from pacdp.errors import DataError, InputError
-from pacdp.federation.budgets import deal_budgets
+from pacdp.federation.budgets import assign_budgets
 from pacdp.federation.client_sampling import (
     participants,
     participation_cap,
@@ -212,7 +212,7 @@ class Plan(Recipe):
             for charge in self.clients[client].charges
         ]
 
-    def noise_scale(self, client: int, round: int, book: Ledger) -> float:  # noqa: A002
+    def noise_scale(self, client: int, round: int, ledger: Ledger) -> float:  # noqa: A002
         """The noise of a participation over that of even spending, after what its run has spent.
 
         Infinite where nothing is left to spend.
@@ -220,7 +220,7 @@ class Plan(Recipe):
         client_plan, spending = self.clients[client], self.privacy.spending
         if spending.policy == "even":
             return 1.0
-        made = book.count_releases(self.run)
+        made = ledger.count_releases(self.run)
         whole = total_mu(self.planned_releases(client)) ** 2 * client_plan.participations
         share = spending.share(
             made=made.total() // client_plan.each,
@@ -364,7 +364,7 @@ def make_plan(
     if per_round > len(sizes):
         raise InputError(f"clients_per_round = {per_round}: must be at most {len(sizes)}")
     cap = participation_cap(**training.asking(len(sizes)), rounds=training.rounds)
-    budgets = deal_budgets(privacy.epsilon, len(sizes), seed)
+    budgets = assign_budgets(privacy.epsilon, len(sizes), seed)
     used = method.budgets(budgets)
     clients = []
     for (name, records), asked_for, epsilon in zip(sizes.items(), budgets, used, strict=True):

@@ -105,7 +105,7 @@ class ClientResult(Settings):
 def client_result(
     plan: Plan,
     number: int,
-    book: Ledger | None,
+    ledger: Ledger | None,
     *,
     parameters: int,
     accuracy: float | None,
@@ -115,7 +115,7 @@ def client_result(
     """Collect the result of one client from the plan and its ledger."""
     client = plan.clients[number]
     # A durable ledger may hold the releases of other runs as well.
-    releases = [] if book is None else list_releases(book.count_releases(plan.run))
+    releases = [] if ledger is None else list_releases(ledger.count_releases(plan.run))
     planned, spent = plan.planned_guarantee(number), plan.certify(releases)
     noise_planned = tuple(charge.noise_multiplier for charge in client.charges)
     noise = [release.noise_multiplier for release in releases]
@@ -127,7 +127,7 @@ def client_result(
         epsilon_budget=client.budget,
         epsilon_planned=None if planned is None else planned.epsilon,
         epsilon_spent=None if spent is None else spent.epsilon,
-        epsilon_ledger=None if book is None else book.filter.realised.epsilon,
+        epsilon_ledger=None if ledger is None else ledger.filter.realised.epsilon,
         delta=plan.privacy.delta,
         adjacency=plan.privacy.adjacency,
         label=plan.label,

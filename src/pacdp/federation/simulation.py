@@ -1,6 +1,6 @@
 """Algorithm 1 from beginning to end, in one process.
 
-Clients are those of a real federation; only the noise is seeded and the books are kept in memory.
+Clients are those of a real federation; only the noise is seeded and the ledgers are kept in memory.
 Clients with a durable ledger use the operating system's noise instead.
 """
 
@@ -15,8 +15,8 @@ from torch import nn
 
 from pacdp.data import Dataset, Partition
 from pacdp.errors import BudgetExceededError, InputError
-from pacdp.federation.checkpoint import Checkpoint, Progress
-from pacdp.federation.client import checked_book, simulated_noise
+from pacdp.federation.checkpoint import Checkpoint, CheckpointState
+from pacdp.federation.client import require_ledger, simulated_noise
 from pacdp.federation.engines.base import choose_engine
 from pacdp.federation.evaluation import accuracy_by_client, predict
 from pacdp.federation.local_model import LocalModel, Tensors
@@ -45,7 +45,7 @@ class Result:
     """The headline metric of the best constant prediction, such as the most frequent class."""
     accuracies: Sequence[float | None]
     """What each client sees of the final model."""
-    books: Sequence[Ledger | None]
+    ledgers: Sequence[Ledger | None]
     seconds: float
     refused: Counter[int] = field(default_factory=Counter)
     """How often each client refused because its plan or budget was used up."""
@@ -56,7 +56,7 @@ class Result:
         parameters = sum(value.numel() for value in self.model.values())
         return [
             client_result(
-                *(self.plan, number, self.books[number]),
+                *(self.plan, number, self.ledgers[number]),
                 parameters=parameters,
                 accuracy=self.accuracies[number],
                 refused=self.refused[number],
@@ -72,22 +72,22 @@ def simulate(
     partition: Partition,
     *,
     initial: Tensors | None = None,
-    books: Sequence[Ledger | None] | None = None,
+    ledgers: Sequence[Ledger | None] | None = None,
     failure_rate: float = 0.0,
     evaluate_every: int = 1,
-    observe: Observer | None = None,
+    on_round: Observer | None = None,
     checkpoint: Checkpoint | None = None,
     device: str = "cpu",
-    make: Callable[[], nn.Module] | None = None,
+    make_model: Callable[[], nn.Module] | None = None,
     engine: str = "auto",
 ) -> Result:
     """Run the plan on the clients of a partition.
 
-    ``books`` are the clients' ledgers; by default they are kept in memory. With durable ledgers
+    ``ledgers`` are the clients' ledgers; by default they are kept in memory. With durable ledgers
     noise comes from the operating system, so no two runs are the same. ``failure_rate`` is the
     probability that a client that is asked fails: half of those before they have paid, half after,
     when the release is paid for and lost. With a ``checkpoint`` the run goes on where it stood.
-    ``make`` gives a model of one's own. ``engine`` says how a round is computed
+    ``make_model`` gives a model of one's own. ``engine`` says how a round is computed
     (:mod:`pacdp.federation.engines.base`): the numbers are the same to rounding, and
     ``serial`` is for debugging.
 
@@ -104,17 +104,17 @@ def simulate(
     >>> [round(client.epsilon_spent, 6) for client in result.clients()]
     [1.0, 1.0, 1.0, 1.0]
     """
-    if checkpoint is not None and books is not None:
+    if checkpoint is not None and ledgers is not None:
         raise InputError("checkpoint: what ledgers have paid for cannot be done again")
-    if books is not None and len(books) != len(plan.clients):
-        raise InputError(f"books: are {len(books)}, must be {len(plan.clients)}, one a client")
-    local_model = LocalModel(plan, device=device, make=make)
+    if ledgers is not None and len(ledgers) != len(plan.clients):
+        raise InputError(f"ledgers: are {len(ledgers)}, must be {len(plan.clients)}, one a client")
+    local_model = LocalModel(plan, device=device, make_model=make_model)
     ledgers = [
-        checked_book(plan, client, None if books is None else books[client])
+        require_ledger(plan, client, None if ledgers is None else ledgers[client])
         for client in range(len(plan.clients))
     ]
     computing = choose_engine(
-        engine, local_model, make=lambda: LocalModel(plan, device=device, make=make)
+        engine, local_model, make=lambda: LocalModel(plan, device=device, make_model=make_model)
     )
     first = local_model.state() if initial is None else initial
     # No client has this number.
@@ -125,8 +125,8 @@ def simulate(
         kept = _Checkpointing(checkpoint, server, history, engine=computing.name)
         kept.resume()
         callbacks.append(kept)
-    if observe is not None:
-        callbacks.append(_Observing(history, observe))
+    if on_round is not None:
+        callbacks.append(_Observing(history, on_round))
     transport = UnreliableTransport(
         InProcessTransport(
             local_model, partition.client_records(dataset), ledgers, engine=computing
@@ -148,7 +148,7 @@ def simulate(
         metrics=plan.task.full_metrics(predicted, labels),
         chance=plan.task.baseline(labels),
         accuracies=accuracy_by_client(predicted, dataset, partition),
-        books=ledgers,
+        ledgers=ledgers,
         seconds=history.seconds,
         refused=history.refused,
         failed=history.failed,
@@ -240,7 +240,7 @@ class _Checkpointing:
         """Replace the checkpoint."""
         history = self._history
         self._checkpoint.save(
-            Progress(
+            CheckpointState(
                 round=outcome.round + 1,
                 server=self._server.state(),
                 engine=self._engine,
@@ -256,42 +256,42 @@ class _Checkpointing:
 class _Observing:
     """Tells an observer each row."""
 
-    def __init__(self, history: _History, observe: Observer) -> None:
-        self._history, self._observe = history, observe
+    def __init__(self, history: _History, on_round: Observer) -> None:
+        self._history, self._on_round = history, on_round
 
     def after_round(self, outcome: RoundOutcome) -> None:
         """Pass the newest row on."""
-        self._observe(self._history.rows[-1])
+        self._on_round(self._history.rows[-1])
 
 
-def _made(plan: Plan, books: Sequence[Ledger | None]) -> dict[int, list[dict[str, Any]]]:
+def _made(plan: Plan, ledgers: Sequence[Ledger | None]) -> dict[int, list[dict[str, Any]]]:
     """The releases that each client has paid for."""
     return {
-        number: [release.to_dict() for release in list_releases(book.count_releases(plan.run))]
-        for number, book in enumerate(books)
-        if book is not None
+        number: [release.to_dict() for release in list_releases(ledger.count_releases(plan.run))]
+        for number, ledger in enumerate(ledgers)
+        if ledger is not None
     }
 
 
 def _replay(
-    plan: Plan, books: Sequence[Ledger | None], made: Mapping[int, list[dict[str, Any]]]
+    plan: Plan, ledgers: Sequence[Ledger | None], made: Mapping[int, list[dict[str, Any]]]
 ) -> None:
-    """Bring new books to where they stood."""
+    """Bring new ledgers to where they stood."""
     for number, releases in made.items():
-        book = books[number]
-        if book is None or not releases:
+        ledger = ledgers[number]
+        if ledger is None or not releases:
             continue
         for release in plan.planned_releases(number):
             if release.sampled:
                 whole = release.times(release.count * plan.clients[number].participations)
-                book.freeze(whole, run=plan.run, label=plan.label)
+                ledger.freeze(whole, run=plan.run, label=plan.label)
         again = [Release(**values) for values in releases]
-        book.reserve(*again, run=plan.run, label=plan.label)
+        ledger.reserve(*again, run=plan.run, label=plan.label)
 
 
-def _spent(books: Sequence[Ledger | None]) -> float | None:
+def _spent(ledgers: Sequence[Ledger | None]) -> float | None:
     """The most that any client has been charged so far."""
-    states = [book.filter for book in books if book is not None]
+    states = [ledger.filter for ledger in ledgers if ledger is not None]
     # A sampled plan is charged as a whole when it is frozen: at most its budget.
     whole = [state.budget.epsilon for state in states if state.frozen]
     single = [state for state in states if not state.frozen]

@@ -15,7 +15,7 @@ from pacdp.experiments.prepare import read_data
 from pacdp.features import Track, fit_features, refuse_public_overlap
 from pacdp.features.network import Observer as Making
 from pacdp.features.pipeline import quiet
-from pacdp.federation.budgets import deal_budgets
+from pacdp.federation.budgets import assign_budgets
 from pacdp.methods import PacDp, find_method, import_method
 from pacdp.offline import Offline, ProxyTask, fit_curve
 from pacdp.offline.configuration import Axis
@@ -93,7 +93,7 @@ def tune(
         clients=list(sizes.values()),
         most=_directions(experiment, dataset, making),
     )
-    budgets = deal_budgets(experiment.privacy.epsilon, len(sizes), 0)
+    budgets = assign_budgets(experiment.privacy.epsilon, len(sizes), 0)
     # With equal budgets and like sizes every rule is the same.
     unlike = len(set(budgets)) > 1 or max(sizes.values()) > 1.5 * min(sizes.values())
     weighed = private and unlike and only is None

@@ -28,7 +28,9 @@ class ThreadedEngine:
         local_models = [make() for _ in range(torch.get_num_threads())]
         first = [next(iter(local_model.parameters.values())) for local_model in local_models]
         if len({value.data_ptr() for value in first}) < len(first):
-            raise InputError("make: gives the same model again; must give a new one each time")
+            raise InputError(
+                "make_model: gives the same model again; must give a new one each time"
+            )
         for local_model in local_models:
             self._local_models.put(local_model)
 

@@ -39,7 +39,7 @@ class InProcessTransport:
         durable = ledger is not None and ledger.durable
         client = Client(
             *(number, plan, self._records[number]),
-            book=ledger,
+            ledger=ledger,
             noise=None if durable else simulated_noise(plan.seed, number),
             local_model=self._local_model,
             checked=number in self._checked,

@@ -55,7 +55,7 @@ def prepared(made: Experiment, curve: Curve, method: str, seed: int) -> Prepared
 
 def train(ready: Prepared, ledgers: Sequence[SQLiteLedger] | None = None) -> Result:
     """Run one method, drawing on ledgers if there are any."""
-    return execute(ready, books=ledgers)
+    return execute(ready, ledgers=ledgers)
 
 
 def open_ledgers(folder: Path, plan: Plan) -> list[SQLiteLedger]:
@@ -72,7 +72,7 @@ def open_ledgers(folder: Path, plan: Plan) -> list[SQLiteLedger]:
 def refusal(ready: Prepared, result: Result, ledgers: Sequence[SQLiteLedger]) -> str:
     """What a hospital answers when it is asked for one round more than planned."""
     records = ready.partition.client_records(ready.dataset)[0]
-    client = Client(0, ready.plan, records, book=ledgers[0])
+    client = Client(0, ready.plan, records, ledger=ledgers[0])
     try:
         client.answer(Broadcast(0, result.model))
     except BudgetExceededError as error:
