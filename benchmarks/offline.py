@@ -11,9 +11,9 @@ import torch.nn.functional as F  # noqa: N812
 
 from benchmarks.harness import Row, interleaved, versions
 from pacdp.data import load_dataset, load_proxy, partition_records
-from pacdp.federation import Optimiser, Recipe, Training, Workbench
+from pacdp.federation import LocalModel, Optimiser, Recipe, Training
 from pacdp.federation.client_context import local_batches
-from pacdp.offline import Grid, Setting
+from pacdp.offline import Grid, ProxyTask
 from pacdp.offline.grid import run_grid
 
 GRID = Grid(
@@ -27,16 +27,16 @@ RATE = 0.1
 def rows() -> Iterator[Row]:
     """All trainings of the grid, and one of them by the peer, in turns."""
     warnings.filterwarnings("ignore", message="Full backward hook is firing")
-    setting = Setting(
+    proxy_task = ProxyTask(
         proxy=load_proxy("heart"),
         sizes=partition_records(load_dataset("heart"), "natural").named_sizes,
         recipe=Recipe(
             training=Training(rounds=20, local_epochs=5, batch=16, optimiser=Optimiser(lr=RATE))
         ),
     )
-    run_grid(setting, Grid((1.0,), (1.0,), GRID.seeds))  # deal out the records once
+    run_grid(proxy_task, Grid((1.0,), (1.0,), GRID.seeds))  # deal out the records once
     ours, peer = interleaved(
-        lambda: run_grid(setting, GRID), lambda: by_opacus(setting, 1.0, 1.0, 0), repeats=7
+        lambda: run_grid(proxy_task, GRID), lambda: by_opacus(proxy_task, 1.0, 1.0, 0), repeats=7
     )
     trainings = len(GRID.cells)
     yield Row(
@@ -56,7 +56,7 @@ def rows() -> Iterator[Row]:
     )
 
 
-def by_opacus(setting: Setting, epsilon: float, bound: float, seed: int) -> float:
+def by_opacus(proxy_task: ProxyTask, epsilon: float, bound: float, seed: int) -> float:
     """One training of the grid by Opacus: the same records, batches, steps and noise levels."""
     from opacus import GradSampleModule
     from opacus.optimizers import DPOptimizer
@@ -65,10 +65,10 @@ def by_opacus(setting: Setting, epsilon: float, bound: float, seed: int) -> floa
     before = torch.get_num_threads()
     # Small steps are faster so.
     torch.set_num_threads(1)
-    plan = setting.plan(epsilon, bound, seed)
-    data, split = setting.records(seed)
+    plan = proxy_task.plan(epsilon, bound, seed)
+    data, split = proxy_task.records(seed)
     records = [own.tensors(data.task) for own in split.client_records(data)]
-    model = Workbench(plan).model
+    model = LocalModel(plan).model
     wrapped = GradSampleModule(copy.deepcopy(model))
     inner = dict(wrapped._module.named_parameters())
     optimizers = [

@@ -49,7 +49,7 @@ from pacdp.experiments.prepare import plan_for, read_data
 from pacdp.federation import (
     Aggregation,
     Checkpoint,
-    HotStart,
+    LocalModel,
     Model,
     Plan,
     Population,
@@ -57,16 +57,16 @@ from pacdp.federation import (
     Recipe,
     Result,
     Training,
-    Workbench,
+    WarmStart,
     make_plan,
     simulate,
 )
-from pacdp.federation.hot_start import hot_start
 from pacdp.federation.results import RoundResult, signal_to_noise
+from pacdp.federation.warm_start import train_warm_start
 from pacdp.methods import METHODS, build_method
 from pacdp.models import count_parameters
-from pacdp.offline import Cell, Grid, Offline, Setting, fit_curve
-from pacdp.offline.grid import in_process, run_grid
+from pacdp.offline import Cell, Grid, Offline, ProxyTask, fit_curve
+from pacdp.offline.grid import run_grid, train_in_process
 from pacdp.offline.grid_simulation import score_pairs, score_plans
 from pacdp.schedule import Schedule
 from pacdp.tasks import Classification, Regression
@@ -164,7 +164,7 @@ def _data(case: Case) -> tuple[Dataset, Partition]:
 
 
 def _plan(case: Case, dataset: Dataset, split: Partition) -> Plan:
-    needed = dict.fromkeys(METHODS[case.method].needs, CURVE)
+    needed = dict.fromkeys(METHODS[case.method].required_settings, CURVE)
     method = build_method(case.method, {**needed, **case.settings})
     return make_plan(_recipe(case), method, Population.of(dataset, split), case.seed)
 
@@ -175,7 +175,7 @@ def _recipe(case: Case) -> Recipe:
         privacy=Privacy.model_validate(case.privacy),
         server=Aggregation.model_validate(case.server),
         model=Model.model_validate(case.model),
-        hot_start=None if case.hot_start is None else HotStart.model_validate(case.hot_start),
+        hot_start=None if case.hot_start is None else WarmStart.model_validate(case.hot_start),
     )
 
 
@@ -207,12 +207,12 @@ def train(case: Case, engine: str) -> dict[str, Tree] | None:
     initial = None
     if plan.hot_start is not None:
         public = load_proxy(case.data).data
-        initial = hot_start(Workbench(plan), public, plan.hot_start, seed=case.seed)
+        initial = train_warm_start(LocalModel(plan), public, plan.hot_start, seed=case.seed)
     settings: dict[str, Any] = {
         "initial": initial,
         "failure_rate": case.failure_rate,
         "evaluate_every": case.evaluate_every,
-        "make": case.own_model,
+        "make_model": case.own_model,
         "engine": ENGINES[engine],
     }
 
@@ -226,7 +226,7 @@ def train(case: Case, engine: str) -> dict[str, Tree] | None:
         with tempfile.TemporaryDirectory() as folder:
             kept = Checkpoint(Path(folder) / "checkpoint.pt", run=plan.run)
             with suppress(_StoppedError):
-                simulate(plan, dataset, split, checkpoint=kept, observe=stop, **settings)
+                simulate(plan, dataset, split, checkpoint=kept, on_round=stop, **settings)
             return _numbers(simulate(plan, dataset, split, checkpoint=kept, **settings))
     except InputError as error:
         if str(error).startswith("engine = "):
@@ -241,9 +241,9 @@ def _proxy(data: str, options: str) -> Proxy:
     return load_proxy(data)
 
 
-def _setting(case: Case) -> Setting:
+def _setting(case: Case) -> ProxyTask:
     _, split = _data(case)
-    return Setting(
+    return ProxyTask(
         proxy=_proxy(case.data, json.dumps(case.options)),
         sizes=split.named_sizes,
         recipe=_recipe(replace(case, hot_start=None)),
@@ -253,7 +253,7 @@ def _setting(case: Case) -> Setting:
     )
 
 
-def _alone(setting: Setting, cells: Sequence[Cell]) -> Iterator[tuple[Cell, float]]:
+def _alone(setting: ProxyTask, cells: Sequence[Cell]) -> Iterator[tuple[Cell, float]]:
     for cell in cells:
         yield cell, setting.score(cell.epsilon, cell.bound, cell.seed)
 
@@ -271,7 +271,7 @@ def grid(
         pairs = [(epsilon, bound) for epsilon in budgets for bound in bounds]
         found = np.array(score_pairs(setting, pairs, seeds))
         return {"scores": found.reshape(len(seeds), len(budgets), len(bounds)).tolist()}
-    worker = in_process if way == "as it chooses" else _alone
+    worker = train_in_process if way == "as it chooses" else _alone
     matrix = run_grid(setting, Grid(budgets, bounds, seeds), worker=worker)
     return {"scores": matrix.scores.tolist()}
 
@@ -289,7 +289,7 @@ def scores_of_seeds(case: Case, seeds: Sequence[int], way: str) -> dict[str, Tre
 
 def curve(case: Case, offline: Settings, way: str) -> dict[str, Tree]:
     """F, and what it was fitted on."""
-    worker = in_process if way == "as it chooses" else _alone
+    worker = train_in_process if way == "as it chooses" else _alone
     return _curve(fit_curve(_setting(case), Offline.model_validate(offline), worker=worker))
 
 
@@ -326,8 +326,8 @@ def run(
 ) -> dict[str, Tree]:
     """An experiment as its file has it, with some settings changed."""
     experiment = read_experiment(name, profile=profile, changes=changes)
-    made = experiment.made_method(
-        method, dict.fromkeys(experiment.lacking(method or experiment.method), CURVE)
+    made = experiment.build_method(
+        method, dict.fromkeys(experiment.missing_settings(method or experiment.method), CURVE)
     )
     return _ran(prepare(experiment, method=made, seed=seed))
 
@@ -346,7 +346,7 @@ def tuned(
         "trainings": found.trainings,
     }
     final = with_plan(experiment, found)
-    return {**numbers, **_ran(prepare(final, method=final.made_method(method), seed=100))}
+    return {**numbers, **_ran(prepare(final, method=final.build_method(method), seed=100))}
 
 
 def command(*words: str) -> dict[str, Tree]:
@@ -376,13 +376,15 @@ def _without(name: str, content: Tree) -> Tree:
 def planned(name: str, profile: str | None, method: str) -> dict[str, Tree] | None:
     """The plan of an experiment; None where its data would have to be downloaded."""
     experiment = read_experiment(name, profile=profile)
-    made = experiment.made_method(method, dict.fromkeys(experiment.lacking(method), CURVE))
+    made = experiment.build_method(
+        method, dict.fromkeys(experiment.missing_settings(method), CURVE)
+    )
     try:
         dataset, split = read_data(experiment.data, seed=0)
     except DataError:
         return None
     plan = plan_for(experiment, made, dataset, split, seed=0)
-    guarantees = [plan.planned(client) for client in range(len(plan.clients))]
+    guarantees = [plan.planned_guarantee(client) for client in range(len(plan.clients))]
     return {
         "hash": plan.run,
         "noise": [task.noise_multiplier for task in plan.clients],
@@ -396,7 +398,7 @@ def planned(name: str, profile: str | None, method: str) -> dict[str, Tree] | No
         ],
         "participants": [list(plan.participants(number)) for number in range(plan.rounds)],
         "signal to noise": [
-            signal_to_noise(client, count_parameters(Workbench(plan).model))
+            signal_to_noise(client, count_parameters(LocalModel(plan).model))
             for client in plan.clients
         ],
     }

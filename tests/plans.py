@@ -1,7 +1,7 @@
 """Plans and proxy tasks from settings side by side, which tests vary one at a time."""
 
 from pacdp.federation import Population, Recipe, make_plan
-from pacdp.offline import Setting
+from pacdp.offline import ProxyTask
 
 
 def plan_of(*, method, seed=0, provenance=None, tuning=None, again="", **parts):
@@ -12,4 +12,4 @@ def plan_of(*, method, seed=0, provenance=None, tuning=None, again="", **parts):
 
 def proxy_task_of(**parts):
     recipe = Recipe(**{name: parts.pop(name) for name in set(parts) & set(Recipe.model_fields)})
-    return Setting(recipe=recipe, **parts)
+    return ProxyTask(recipe=recipe, **parts)

@@ -18,13 +18,13 @@ from pacdp.experiments.offline import setting_for
 from pacdp.federation import Checkpoint, Plan
 from pacdp.federation.checkpoint import Progress
 from pacdp.methods import build_method
-from pacdp.offline.grid import Cell, Kept
+from pacdp.offline.grid import Cell, ScoreStore
 from pacdp.paper.studies.artifact_store import Shelf
 from pacdp.tuning import Tuned
 from pacdp.tuning.tuned_configuration import Expected
 
 HEART = read_experiment("heart", profile="smoke")
-PREPARED = prepare(HEART, method=HEART.made_method("fixed"))
+PREPARED = prepare(HEART, method=HEART.build_method("fixed"))
 POWER = {"family": "power", "coefficients": [0.5, 0.25]}
 MISSING = object()
 OTHERS = [
@@ -63,9 +63,9 @@ def tuned_file(path):
 
 
 def scores_file(path):
-    setting = setting_for(HEART)
-    Kept(path, setting.digest).add(Cell(0.1, 1.0, 0), 0.5)
-    return lambda path: Kept.open(path, setting)
+    proxy_task = setting_for(HEART)
+    ScoreStore(path, proxy_task.digest).add(Cell(0.1, 1.0, 0), 0.5)
+    return lambda path: ScoreStore.open(path, proxy_task)
 
 
 def result_file(path):
@@ -144,7 +144,7 @@ def test_the_checksum_of_a_curve_covers_the_version(tmp_path, monkeypatch):
 def test_a_plan_of_another_version_is_another_run(monkeypatch):
     plan = PREPARED.plan
     monkeypatch.setattr("pacdp.federation.plan.ARITHMETIC", ARITHMETIC + 1)
-    other = prepare(HEART, method=HEART.made_method("fixed")).plan
+    other = prepare(HEART, method=HEART.build_method("fixed")).plan
     assert other.run != plan.run
     assert other.model_copy(update={"arithmetic": ARITHMETIC}).run == plan.run
 

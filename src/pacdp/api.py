@@ -18,7 +18,7 @@ from pacdp.experiments.offline import setting_for
 from pacdp.experiments.prepare import plan_for, read_data
 from pacdp.federation import Plan, RoundResult
 from pacdp.methods import Method, import_method
-from pacdp.offline import Kept, Worker, fit_curve, in_process
+from pacdp.offline import ScoreStore, Worker, fit_curve, train_in_process
 from pacdp.privacy import Ledger
 from pacdp.progress import Progress, ignore_progress
 from pacdp.reporting import Comparison, write_report
@@ -121,7 +121,7 @@ def fit(
     *,
     seed: int = 0,
     scores: Path | str | None = None,
-    worker: Worker = in_process,
+    worker: Worker = train_in_process,
     profile: str | None = None,
     changes: Changes = (),
     progress: Progress = ignore_progress,
@@ -133,9 +133,9 @@ def fit(
     :func:`pacdp.cluster.on_ray`.
     """
     loaded = load_experiment(experiment, profile=profile, changes=changes, curves=False)
-    setting = setting_for(loaded, seed=require_seed(seed), progress=progress)
-    kept = Kept.open(None if scores is None else Path(scores), setting)
-    return fit_curve(setting, loaded.offline, kept=kept, worker=worker, progress=progress)
+    proxy_task = setting_for(loaded, seed=require_seed(seed), progress=progress)
+    store = ScoreStore.open(None if scores is None else Path(scores), proxy_task)
+    return fit_curve(proxy_task, loaded.offline, store=store, worker=worker, progress=progress)
 
 
 def tune(
@@ -214,7 +214,7 @@ def run(
     trained = execute(
         prepared,
         observe=observe,
-        books=ledgers,
+        ledgers=ledgers,
         checkpoint=None if files is None else files.checkpoint,
         device=device,
         engine=engine,
@@ -361,8 +361,8 @@ def _build_method(
     tuned = experiment.tuning
     if tuned is not None and tuned["method"] != name:
         raise InputError(f"configuration: was made for {tuned['method']}, must be for {name}")
-    fitted = {} if curve is None else dict.fromkeys(experiment.lacking(name), curve)
-    return experiment.made_method(name, settings | fitted)
+    fitted = {} if curve is None else dict.fromkeys(experiment.missing_settings(name), curve)
+    return experiment.build_method(name, settings | fitted)
 
 
 def _fit_missing_curve(
@@ -376,7 +376,7 @@ def _fit_missing_curve(
     """Fit a curve if a method needs one and the experiment has none; or load a saved one."""
     texts = [experiment.method if name is None else name for name in methods]
     names = [split_method(text)[0] for text in texts if isinstance(text, str)]
-    if not any(experiment.lacking(name) for name in names):
+    if not any(experiment.missing_settings(name) for name in names):
         return None
     if saved is not None and saved.is_file():
         return Curve.load(saved, anew=RUN_AGAIN)

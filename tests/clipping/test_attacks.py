@@ -29,11 +29,11 @@ from pacdp.errors import InputError
 from pacdp.federation import (
     Broadcast,
     Client,
+    LocalModel,
     Model,
     Optimiser,
     Privacy,
     Training,
-    Workbench,
 )
 from pacdp.federation.engines.base import SerialEngine, StackedEngine, ThreadedEngine
 from pacdp.methods import Answer, build_method
@@ -530,13 +530,13 @@ def clean_sums(monkeypatch):
 @pytest.mark.parametrize("kind", ["serial", "threaded", "stacked"])
 def test_no_engine_of_a_federation_lets_a_record_move_more(kind, model, canary, clean_sums):
     made = federation_plan(model=Model(name=model))
-    bench = Workbench(made)
+    local_model = LocalModel(made)
     engine = {
         "serial": SerialEngine,
-        "threaded": lambda bench: ThreadedEngine(bench, lambda: Workbench(made)),
+        "threaded": lambda local_model: ThreadedEngine(local_model, lambda: LocalModel(made)),
         "stacked": StackedEngine,
-    }[kind](bench)
-    state = bench.state()
+    }[kind](local_model)
+    state = local_model.state()
     coordinates = sum(value.numel() for value in state.values())
     step = grid_step(1.0, coordinates)
     for trial, place in enumerate((0, 11, 30)):
@@ -555,7 +555,7 @@ def test_no_engine_of_a_federation_lets_a_record_move_more(kind, model, canary, 
             if value is not None:
                 held[2] = with_record(held[2], place, value)
             clients = [
-                Client(number, made, own, noise=lambda number: Silence(), workbench=bench)
+                Client(number, made, own, noise=lambda number: Silence(), local_model=local_model)
                 for number, own in enumerate(held)
             ]
             clean_sums.clear()
@@ -578,15 +578,15 @@ def test_a_hostile_broadcast_learns_no_more_than_was_paid_for(tmp_path):
         training=Training(rounds=1, local_steps=1, optimiser=Optimiser(lr=1.0)),
         privacy=Privacy(epsilon=0.5),
     )
-    bench = Workbench(made, make=lambda: nn.Linear(13, 2))
+    local_model = LocalModel(made, make_model=lambda: nn.Linear(13, 2))
     hostile = {"weight": weights, "bias": torch.zeros(2)}
     labels = np.zeros(size, np.int64)
     with_it = Records(features=inputs.numpy(), labels=labels)
     without = with_record(with_it, 0, 3e38)
     # The server may know everything except whether the record is present.
-    bench.load(hostile)
+    local_model.load(hostile)
     sums = [
-        bench.gradient(*one.tensors(HEART.task), clipping_bound=1.0).values
+        local_model.gradient(*one.tensors(HEART.task), clipping_bound=1.0).values
         for one in (with_it, without)
     ]
     direction = torch.cat([(sums[0][name] - sums[1][name]).flatten() for name in hostile]).double()
@@ -595,10 +595,12 @@ def test_a_hostile_broadcast_learns_no_more_than_was_paid_for(tmp_path):
     seen = {True: [], False: []}
     for number in range(2 * releases):
         there = number % 2 == 0
-        book = SQLiteLedger.create(
+        ledger = SQLiteLedger.create(
             tmp_path / f"{number}.ledger", client="clinic", budget=made.budget(0)
         )
-        client = Client(0, made, with_it if there else without, book=book, workbench=bench)
+        client = Client(
+            0, made, with_it if there else without, ledger=ledger, local_model=local_model
+        )
         taken = []
         client.method = Recorded(taken)
         client.answer(Broadcast(0, hostile))
@@ -621,12 +623,12 @@ class Recorded:
     def check(self, public, client):
         pass
 
-    def train(self, work):
-        for batch in work.batches():
-            made = work.release(work.clipped_sum(batch, 1.0))
+    def train(self, context):
+        for batch in context.batches():
+            made = context.release(context.clipped_sum(batch, 1.0))
             self.taken.append({name: value.clone() for name, value in made.items()})
-            work.step(made)
-        return Answer(work.update())
+            context.step(made)
+        return Answer(context.update())
 
 
 # Low bits.
@@ -784,13 +786,13 @@ def test_models_that_mix_examples_are_refused_or_moved_no_further(make):
         with pytest.raises(InputError, match="model: "):
             clipped(make(), CrossEntropy())(inputs, targets)
         with pytest.raises(InputError, match="model: "):
-            Workbench(made, make=make).gradient.check(inputs, targets)
+            LocalModel(made, make_model=make).gradient.check(inputs, targets)
         with pytest.raises(InputError, match="model: "):
-            Client(0, made, records, workbench=Workbench(made, make=make))
+            Client(0, made, records, local_model=LocalModel(made, make_model=make))
         return
-    bench = Workbench(made, make=make)
-    Client(0, made, records, workbench=bench)
-    for compute in (clipped(make(), CrossEntropy()), _of(bench)):
+    local_model = LocalModel(made, make_model=make)
+    Client(0, made, records, local_model=local_model)
+    for compute in (clipped(make(), CrossEntropy()), _of(local_model)):
         for place in (0, 3, 100):
             whole, sensitivity = compute(inputs, targets)
             for value in (NAN, 0.0):
@@ -800,9 +802,9 @@ def test_models_that_mix_examples_are_refused_or_moved_no_further(make):
                 assert moved <= (1 if value != value else 2)
 
 
-def _of(bench):
+def _of(local_model):
     def compute(inputs, targets):
-        total = bench.gradient(inputs, targets, clipping_bound=1.0)
+        total = local_model.gradient(inputs, targets, clipping_bound=1.0)
         return total.values, total.sensitivity
 
     return compute

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 GRID = Grid((0.1, 1.0), (0.1, 1.0), (0, 1))
 
 
-def setting(rounds):
+def proxy_task(rounds):
     return proxy_task_of(
         proxy=load_proxy("heart"),
         sizes={"a": 100, "b": 40},
@@ -53,14 +53,14 @@ def training_workers():
 
 
 def test_the_same_matrix_as_in_process():
-    made = setting(rounds=3)
+    made = proxy_task(rounds=3)
     assert np.array_equal(
         run_grid(made, GRID).scores, run_grid(made, GRID, worker=on_ray("local")).scores
     )
 
 
 def test_it_survives_a_killed_worker():
-    made = setting(rounds=150)
+    made = proxy_task(rounds=150)
     killed = []
 
     def kill():

@@ -43,7 +43,7 @@ def test_a_curve_that_is_yet_to_be_made_is_in_nobodys_way(file):
     with pytest.raises(OSError, match=r"curve\.json"):
         read_experiment(str(file))
     made = read_experiment(str(file), curves=False)
-    assert made.lacking("pac-dp") == ["curve"]
+    assert made.missing_settings("pac-dp") == ["curve"]
 
 
 def test_a_data_set_by_name_is_no_folder(file, monkeypatch):

@@ -12,10 +12,10 @@ from pacdp.data import load_dataset, partition_records
 from pacdp.federation import (
     Aggregation,
     Levels,
+    LocalModel,
     Optimiser,
     Privacy,
     Training,
-    Workbench,
     simulate,
 )
 from pacdp.methods import build_method
@@ -110,12 +110,12 @@ def test_algorithm_1_to_a_few_grid_steps(adjacency):
         server=Aggregation(weights="size"),
         seed=SEED,
     )
-    first = Workbench(plan).state()
+    first = LocalModel(plan).state()
     weight, bias = (first[name].numpy().astype(np.float64) for name in ("1.weight", "1.bias"))
     records = [(r.features.astype(np.float64), r.labels) for r in hospitals.client_records(data)]
     asked = [plan.participants(t) for t in range(ROUNDS)]
-    multipliers = [task.noise_multiplier for task in plan.clients]
-    epsilons = [task.epsilon for task in plan.clients]
+    multipliers = [client.noise_multiplier for client in plan.clients]
+    epsilons = [client.epsilon for client in plan.clients]
     sensitivity = plan.adjacency.sensitivity
     expected = algorithm_1(records, epsilons, multipliers, sensitivity, weight, bias, asked)
     result = simulate(plan, data, hospitals)
@@ -126,7 +126,7 @@ def test_algorithm_1_to_a_few_grid_steps(adjacency):
     # And it moved: the comparison is not of two untouched models.
     assert np.abs(result.model["1.weight"].numpy() - first["1.weight"].numpy()).max() > 0.01
     for number, client in enumerate(result.clients()):
-        (each,) = plan.participation(number)
+        (each,) = plan.planned_releases(number)
         if client.releases:
             certified = account(each.times(client.releases)).epsilon
             assert client.epsilon_spent == pytest.approx(certified, rel=1e-12)

@@ -12,12 +12,12 @@ from pacdp.errors import BudgetExceededError, InputError
 from pacdp.federation import (
     Aggregation,
     Broadcast,
+    BudgetSchedule,
     Checkpoint,
     Client,
+    LocalModel,
     Privacy,
-    Spending,
     Training,
-    Workbench,
     simulate,
 )
 from pacdp.federation.client_sampling import participants, participation_cap, participations_ahead
@@ -39,13 +39,13 @@ def plan(policy="even", *, growth=None, rounds=6, epsilon=1.0, name="fixed", **t
         task=Classification(2),
         method=build_method(name),
         training=Training(rounds=rounds, **{"local_steps": 2} | training),
-        privacy=Privacy(epsilon=epsilon, spending=Spending(policy=policy, growth=growth)),
+        privacy=Privacy(epsilon=epsilon, spending=BudgetSchedule(policy=policy, growth=growth)),
     )
 
 
 @given(growth=st.floats(1, 1e3), planned=st.integers(1, 50))
 def test_late_shares_grow_and_are_the_whole(growth, planned):
-    late = Spending(policy="late", growth=growth)
+    late = BudgetSchedule(policy="late", growth=growth)
     shares = [
         late.share(made=made, spent=0.0, planned=planned, ahead=planned) for made in range(planned)
     ]
@@ -58,7 +58,7 @@ def test_late_shares_grow_and_are_the_whole(growth, planned):
 @given(data=st.data(), rounds=st.integers(1, 30))
 def test_replanned_shares_never_exceed_the_whole(data, rounds):
     """Whoever is asked when: what is spent stays below the budget, and the last round takes all."""
-    replan = Spending(policy="replan")
+    replan = BudgetSchedule(policy="replan")
     spent, made = 0.0, 0
     for number in range(rounds):
         if data.draw(st.booleans(), label="asked"):
@@ -121,7 +121,9 @@ def test_no_policy_exceeds_a_budget(
             sampling=sampling,
             cap=cap,
         ),
-        privacy=Privacy(epsilon=epsilons, adjacency=adjacency, spending=Spending(policy=policy)),
+        privacy=Privacy(
+            epsilon=epsilons, adjacency=adjacency, spending=BudgetSchedule(policy=policy)
+        ),
         seed=seed,
     )
     result = simulate(made, DATA, HOSPITALS, failure_rate=failures, evaluate_every=100)
@@ -136,14 +138,15 @@ def test_late_spends_it_all_and_more_each_time():
     made = plan("late", growth=9.0, rounds=3)
     client = Client(0, made, RECORDS[0])
     scales = [
-        client.answer(Broadcast(number, Workbench(made).state())).noise_scale for number in range(3)
+        client.answer(Broadcast(number, LocalModel(made).state())).noise_scale
+        for number in range(3)
     ]
     assert scales[0] / scales[2] == pytest.approx(3.0, rel=1e-12)
-    assert client.book.filter.realised.epsilon == pytest.approx(1.0, rel=1e-9)
+    assert client.ledger.filter.realised.epsilon == pytest.approx(1.0, rel=1e-9)
     # By hand: shares 1, 3, 9 of 13, and noise is what a third would need over their root.
     assert scales == pytest.approx([math.sqrt(13 / (3 * w)) for w in (1, 3, 9)], rel=1e-12)
     with pytest.raises(BudgetExceededError):
-        client.answer(Broadcast(2, Workbench(made).state()))
+        client.answer(Broadcast(2, LocalModel(made).state()))
 
 
 def test_what_was_missed_is_spent_later():
@@ -151,23 +154,23 @@ def test_what_was_missed_is_spent_later():
     made = plan("replan")
     client = Client(0, made, RECORDS[0])
     scales = [
-        client.answer(Broadcast(number, Workbench(made).state())).noise_scale
+        client.answer(Broadcast(number, LocalModel(made).state())).noise_scale
         for number in (0, 3, 5)
     ]
     shares = [1 / 6, 5 / 6 / 3, 5 / 6 * 2 / 3]
     assert scales == pytest.approx([1 / math.sqrt(6 * share) for share in shares], rel=1e-6)
-    assert client.book.filter.realised.epsilon == pytest.approx(1.0, rel=1e-6)
+    assert client.ledger.filter.realised.epsilon == pytest.approx(1.0, rel=1e-6)
     with pytest.raises(BudgetExceededError, match="has spent its whole budget"):
-        client.answer(Broadcast(5, Workbench(made).state()))
+        client.answer(Broadcast(5, LocalModel(made).state()))
 
 
 def test_a_server_that_repeats_itself_gets_less_and_less(tmp_path):
     """The first round over and over, with a real ledger: the filter holds whatever is asked."""
     made = plan("replan", rounds=4)
     budget = Guarantee(epsilon=1.0, adjacency=Adjacency.ZERO_OUT)
-    book = SQLiteLedger.create(tmp_path / "a.ledger", client="cleveland", budget=budget)
-    client = Client(0, made, RECORDS[0], book=book)
-    first = Broadcast(0, Workbench(made).state())
+    ledger = SQLiteLedger.create(tmp_path / "a.ledger", client="cleveland", budget=budget)
+    client = Client(0, made, RECORDS[0], ledger=ledger)
+    first = Broadcast(0, LocalModel(made).state())
     scales = [client.answer(first).noise_scale for _ in range(4)]
     with pytest.raises(BudgetExceededError, match="8 planned"):
         client.answer(first)
@@ -178,19 +181,19 @@ def test_a_server_that_repeats_itself_gets_less_and_less(tmp_path):
 def test_another_run_of_the_ledger_does_not_show():
     """The noise follows from this run alone: what else the book holds is nobody's business."""
     made = plan("replan")
-    used = Client(0, made, RECORDS[0]).book
+    used = Client(0, made, RECORDS[0]).ledger
     generous = Guarantee(epsilon=9.0, adjacency=Adjacency.ZERO_OUT)
-    other = Client(0, made, RECORDS[0], book=type(used)(generous))
-    other.book.reserve(made.participation(0)[0], run="something else")
+    other = Client(0, made, RECORDS[0], ledger=type(used)(generous))
+    other.ledger.reserve(made.planned_releases(0)[0], run="something else")
     fresh = Client(0, made, RECORDS[0])
-    first = Broadcast(2, Workbench(made).state())
+    first = Broadcast(2, LocalModel(made).state())
     assert other.answer(first).noise_scale == fresh.answer(first).noise_scale
 
 
 def test_noise_is_what_the_share_asks_for():
     made = plan("late", growth=4.0, rounds=2)
     result = simulate(made, DATA, HOSPITALS)
-    (one, two) = sorted(result.books[0].count_releases(made.run), key=lambda release: release.z)
+    (one, two) = sorted(result.ledgers[0].count_releases(made.run), key=lambda release: release.z)
     mu = float(mu_for(1.0, 1e-5))
     # Shares 1/5 and 4/5 of μ², each over two releases.
     assert 1 / two.z**2 == pytest.approx(mu**2 / 5 / 2, rel=1e-9)
@@ -225,7 +228,7 @@ def test_a_stopped_run_goes_on_with_the_same_noise(policy, tmp_path):
 
     kept = Checkpoint(tmp_path / "c.pt", run=made.run)
     with pytest.raises(StoppedError):
-        simulate(made, DATA, HOSPITALS, failure_rate=0.3, observe=stop, checkpoint=kept)
+        simulate(made, DATA, HOSPITALS, failure_rate=0.3, on_round=stop, checkpoint=kept)
     again = simulate(made, DATA, HOSPITALS, failure_rate=0.3, checkpoint=kept)
     assert all((whole.model[name] == again.model[name]).all() for name in whole.model)
     assert whole.clients() == again.clients()
@@ -239,7 +242,7 @@ def test_only_even_spending_is_covered_for_sampled_releases():
             task=Classification(2),
             method=build_method("rpdp-fl"),
             training=Training(rounds=2, local_steps=1),
-            privacy=Privacy(epsilon=(1.0, 2.0), spending=Spending(policy="late")),
+            privacy=Privacy(epsilon=(1.0, 2.0), spending=BudgetSchedule(policy="late")),
         )
 
 
@@ -247,7 +250,9 @@ def test_only_even_spending_is_covered_for_sampled_releases():
     "changes", [{"name": "nbafl-original"}, {"privacy": {"scope": "per-release"}}]
 )
 def test_only_a_budget_for_the_whole_training_can_move(changes):
-    privacy = Privacy(epsilon=0.5, spending=Spending(policy="replan"), **changes.get("privacy", {}))
+    privacy = Privacy(
+        epsilon=0.5, spending=BudgetSchedule(policy="replan"), **changes.get("privacy", {})
+    )
     with pytest.raises(InputError, match="spending = replan: must be even where a budget"):
         plan_of(
             sizes={"a": 100},
@@ -266,4 +271,4 @@ def test_without_privacy_there_is_nothing_to_spend():
 
 def test_growth_is_for_late_alone():
     with pytest.raises(ValidationError, match="growth: is for the policy late, not replan"):
-        Spending(policy="replan", growth=2.0)
+        BudgetSchedule(policy="replan", growth=2.0)

@@ -17,12 +17,12 @@ from pacdp.errors import BudgetExceededError, InputError, TrainingError
 from pacdp.federation import (
     Broadcast,
     Client,
+    LocalModel,
     Model,
     Optimiser,
     Plan,
     Privacy,
     Training,
-    Workbench,
     simulate,
 )
 from pacdp.federation.client import simulated_noise
@@ -51,12 +51,12 @@ def plan(**changes):
 class Spy:
     """A method of a test's own."""
 
-    def check(self, public, client):
+    def check_state(self, shared_state, client):
         pass
 
 
 def broadcast(made, number=0):
-    return Broadcast(number, Workbench(made).state())
+    return Broadcast(number, LocalModel(made).state())
 
 
 def test_a_client_answers_with_its_update_and_nothing_else():
@@ -67,7 +67,7 @@ def test_a_client_answers_with_its_update_and_nothing_else():
     assert reply.noise_scale == 1.0
     assert reply.released == ()
     assert set(reply.update) == {"1.weight", "1.bias"}
-    assert client.book.count_releases(made.run).total() == 2
+    assert client.ledger.count_releases(made.run).total() == 2
 
 
 def test_it_refuses_after_as_many_answers_as_planned():
@@ -79,7 +79,7 @@ def test_it_refuses_after_as_many_answers_as_planned():
         BudgetExceededError, match=r"client cleveland: .* has made 6 releases of 6 planned"
     ):
         client.answer(broadcast(made, 1))
-    assert client.book.filter.realised.epsilon == pytest.approx(1.0, rel=1e-9)
+    assert client.ledger.filter.realised.epsilon == pytest.approx(1.0, rel=1e-9)
 
 
 def test_a_cap_below_the_budget_holds_as_well():
@@ -90,7 +90,7 @@ def test_a_cap_below_the_budget_holds_as_well():
         client.answer(broadcast(made))
     with pytest.raises(BudgetExceededError):
         client.answer(broadcast(made))
-    assert client.book.filter.realised.epsilon < 0.11
+    assert client.ledger.filter.realised.epsilon < 0.11
 
 
 @pytest.mark.parametrize("number", [-1, 3, 10**9, 0.5, np.int64(1), True])
@@ -99,13 +99,13 @@ def test_rounds_that_do_not_exist_cost_nothing(number):
     client = Client(0, made, RECORDS[0])
     with pytest.raises(InputError, match="must be a whole number from 0 to 2"):
         client.answer(broadcast(made, number))
-    assert client.book.count_releases(made.run).total() == 0
+    assert client.ledger.count_releases(made.run).total() == 0
 
 
 def test_models_that_do_not_fit_cost_nothing():
     made = plan()
     client = Client(0, made, RECORDS[0])
-    state = Workbench(made).state()
+    state = LocalModel(made).state()
     wrong = [
         {"1.weight": state["1.weight"]},
         {**state, "more": torch.zeros(1)},
@@ -115,7 +115,7 @@ def test_models_that_do_not_fit_cost_nothing():
     for model in wrong:
         with pytest.raises(InputError, match="parameter"):
             client.answer(Broadcast(0, model))
-    assert client.book.count_releases(made.run).total() == 0
+    assert client.ledger.count_releases(made.run).total() == 0
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e30])
@@ -123,22 +123,22 @@ def test_a_poisoned_model_gets_noise_of_the_planned_size(value):
     """Gradients that are not finite count zero, so the upload is the planned noise and no less."""
     made = plan(training=Training(rounds=50, local_steps=1))
     client = Client(0, made, RECORDS[0])
-    state = {name: torch.full_like(v, value) for name, v in Workbench(made).state().items()}
+    state = {name: torch.full_like(v, value) for name, v in LocalModel(made).state().items()}
     if value == 1e30:
         reply = client.answer(Broadcast(0, {n: v * 0 + value for n, v in state.items()}))
         assert set(reply.update) == set(state)
         return
-    work = Client(0, made, RECORDS[0])
+    probe = Client(0, made, RECORDS[0])
     seen = []
-    train = work.method.train
+    train = probe.method.train
 
     def spy(participation):
         total = participation.clipped_sum(torch.arange(200), 1.0)
         seen.append({name: float(v.abs().max()) for name, v in total.values.items()})
         return train(participation)
 
-    work.method = type("Seen", (Spy,), {"train": staticmethod(spy)})()
-    work.answer(Broadcast(0, state))
+    probe.method = type("Seen", (Spy,), {"train": staticmethod(spy)})()
+    probe.answer(Broadcast(0, state))
     assert seen == [{"1.weight": 0.0, "1.bias": 0.0}]
 
 
@@ -149,12 +149,12 @@ def test_noise_is_scaled_by_the_plan():
         privacy=Privacy(epsilon=1.0, adjacency="replace-one"),
     )
     client = Client(0, made, RECORDS[0])
-    state = Workbench(made).state()
+    state = LocalModel(made).state()
     updates = [client.answer(Broadcast(t, state)).update["1.weight"] for t in range(200)]
     spread = float(torch.stack(updates).std(0).mean())
-    task = made.clients[0]
+    client_plan = made.clients[0]
     # The model and the batch are the same each time, so that only the noise varies.
-    assert spread == pytest.approx(task.noise_multiplier / task.divisor, rel=0.05)
+    assert spread == pytest.approx(client_plan.noise_multiplier / client_plan.divisor, rel=0.05)
 
 
 def test_what_was_not_paid_for_is_not_released():
@@ -163,17 +163,17 @@ def test_what_was_not_paid_for_is_not_released():
     class Greedy(Spy):
         """Releases a batch twice."""
 
-        def train(self, work):
-            for batch in work.batches():
+        def train(self, context):
+            for batch in context.batches():
                 for _ in range(2):
-                    work.release(work.clipped_sum(batch, 1.0))
+                    context.release(context.clipped_sum(batch, 1.0))
 
     class Mislabelled(Spy):
         """Releases something that no batch of records was summed into."""
 
-        def train(self, work):
+        def train(self, context):
             value = clip_upload({"w": torch.ones(3)}, bound=1.0, adjacency=Adjacency.ZERO_OUT)
-            return Answer(work.release(value))
+            return Answer(context.release(value))
 
     for wrong in (Greedy(), Mislabelled()):
         client = Client(0, made, RECORDS[0])
@@ -187,10 +187,10 @@ def test_one_record_in_every_batch_is_not_paid_for():
     made = plan(training=Training(rounds=3, local_epochs=1, batch=10))
 
     class Same(Spy):
-        def train(self, work):
-            for _ in work.batches():
-                work.step(work.release(work.clipped_sum(torch.arange(20), 1.0)))
-            return Answer(work.update())
+        def train(self, context):
+            for _ in context.batches():
+                context.step(context.release(context.clipped_sum(torch.arange(20), 1.0)))
+            return Answer(context.update())
 
     client = Client(0, made, RECORDS[0])
     client.method = Same()
@@ -204,24 +204,24 @@ def test_nothing_leaves_that_was_not_released():
     class Clean(Spy):
         """Steps on the sum itself, before there is noise on it."""
 
-        def train(self, work):
-            for batch in work.batches():
-                work.step(dict(work.clipped_sum(batch, 1.0).values))
-            return Answer(work.update())
+        def train(self, context):
+            for batch in context.batches():
+                context.step(dict(context.clipped_sum(batch, 1.0).values))
+            return Answer(context.update())
 
     class Own(Spy):
         """Sends something of its own making."""
 
-        def train(self, work):
-            (batch,) = work.batches()
-            return Answer(dict(work.clipped_sum(batch, 1.0).values))
+        def train(self, context):
+            (batch,) = context.batches()
+            return Answer(dict(context.clipped_sum(batch, 1.0).values))
 
     class Plain(Spy):
         """Trains on a gradient without noise."""
 
-        def train(self, work):
-            work.step(work.plain_mean(torch.arange(10)))
-            return Answer(work.update())
+        def train(self, context):
+            context.step(context.plain_mean(torch.arange(10)))
+            return Answer(context.update())
 
     for wrong in (Clean(), Own(), Plain()):
         client = Client(0, made, RECORDS[0])
@@ -236,39 +236,39 @@ def test_slips_of_a_method_are_refused():
     class Twice(Spy):
         """One record many times in a batch."""
 
-        def train(self, work):
-            return work.clipped_sum(torch.tensor([199, -1]), 1.0)
+        def train(self, context):
+            return context.clipped_sum(torch.tensor([199, -1]), 1.0)
 
     class Late(Spy):
         """Noise only at the end, on gradients of a model that knows every record."""
 
-        def train(self, work):
-            batch = next(work.batches())
-            work.step(work.plain_mean(batch))
-            return work.clipped_sum(batch, 1.0)
+        def train(self, context):
+            batch = next(context.batches())
+            context.step(context.plain_mean(batch))
+            return context.clipped_sum(batch, 1.0)
 
     class Lengths(Spy):
         """A bound from the gradients themselves."""
 
-        def train(self, work):
-            return work.norms(next(work.batches()))
+        def train(self, context):
+            return context.norms(next(context.batches()))
 
     class Divided(Spy):
         """A divisor from the records."""
 
-        def train(self, work):
-            total = work.clipped_sum(next(work.batches()), 1.0)
-            return work.release(total, divisor=17.0)
+        def train(self, context):
+            total = context.clipped_sum(next(context.batches()), 1.0)
+            return context.release(total, divisor=17.0)
 
     class Changed(Spy):
         """A batch that says something else afterwards."""
 
-        def train(self, work):
+        def train(self, context):
             for _ in range(3):
                 batch = torch.arange(5)
-                total = work.clipped_sum(batch, 1.0)
+                total = context.clipped_sum(batch, 1.0)
                 batch.add_(100)
-                work.release(total)
+                context.release(total)
 
     for wrong in (Twice(), Late(), Lengths(), Divided(), Changed()):
         client = Client(0, made, RECORDS[0])
@@ -288,15 +288,15 @@ def test_a_plan_is_private_or_not_but_never_half():
 
 
 def test_a_client_with_a_ledger_takes_no_part_without_a_guarantee(tmp_path):
-    book = ledger(tmp_path / "a.ledger", plan())
+    ledger = create_ledger(tmp_path / "a.ledger", plan())
     with pytest.raises(InputError, match="fedavg has no guarantee, and must have no ledger"):
-        Client(0, plan(method=build_method("fedavg")), RECORDS[0], book=book)
+        Client(0, plan(method=build_method("fedavg")), RECORDS[0], ledger=ledger)
 
 
 def test_another_hospitals_ledger_is_refused(tmp_path):
-    book = ledger(tmp_path / "a.ledger", plan())
+    ledger = create_ledger(tmp_path / "a.ledger", plan())
     with pytest.raises(InputError, match="its ledger is that of cleveland"):
-        Client(1, plan(), RECORDS[1], book=book)
+        Client(1, plan(), RECORDS[1], ledger=ledger)
 
 
 def test_noise_is_the_systems_own_unless_told():
@@ -309,7 +309,7 @@ def test_noise_is_the_systems_own_unless_told():
 def test_a_broadcast_of_the_models_own_tensors():
     made = plan(training=Training(rounds=3, local_steps=1))
     client = Client(0, made, RECORDS[0])
-    own = dict(client.workbench.model.named_parameters())
+    own = dict(client.local_model.model.named_parameters())
     update = client.answer(Broadcast(0, own)).update
     assert all(
         float(value.abs().max()) > 0 and not value.requires_grad for value in update.values()
@@ -318,9 +318,9 @@ def test_a_broadcast_of_the_models_own_tensors():
 
 def test_many_at_once_get_no_more_than_planned(tmp_path):
     made = plan(privacy=Privacy(epsilon=1.0))
-    generous = ledger(tmp_path / "a.ledger", made, epsilon=50.0)
-    books = [generous, SQLiteLedger(tmp_path / "a.ledger"), SQLiteLedger(tmp_path / "a.ledger")]
-    clients = [Client(0, made, RECORDS[0], book=book) for book in books]
+    generous = create_ledger(tmp_path / "a.ledger", made, epsilon=50.0)
+    ledgers = [generous, SQLiteLedger(tmp_path / "a.ledger"), SQLiteLedger(tmp_path / "a.ledger")]
+    clients = [Client(0, made, RECORDS[0], ledger=ledger) for ledger in ledgers]
 
     def ask(client):
         try:
@@ -332,19 +332,19 @@ def test_many_at_once_get_no_more_than_planned(tmp_path):
     with ThreadPoolExecutor(6) as pool:
         assert sum(pool.map(ask, clients * 4)) == 3
     shared = MemoryLedger(Guarantee(epsilon=50.0, adjacency=Adjacency.ZERO_OUT))
-    clients = [Client(0, made, RECORDS[0], book=shared) for _ in range(3)]
+    clients = [Client(0, made, RECORDS[0], ledger=shared) for _ in range(3)]
     with ThreadPoolExecutor(6) as pool:
         assert sum(pool.map(ask, clients * 4)) == 3
     assert shared.count_releases(made.run).total() == 6
 
 
 def test_another_plan_on_the_same_ledger_is_another_run():
-    book = MemoryLedger(Guarantee(epsilon=10.0, adjacency=Adjacency.ZERO_OUT))
+    ledger = MemoryLedger(Guarantee(epsilon=10.0, adjacency=Adjacency.ZERO_OUT))
     for made in (plan(), plan(training=Training(rounds=5, local_steps=1)), plan(again="second")):
-        client = Client(0, made, RECORDS[0], book=book)
+        client = Client(0, made, RECORDS[0], ledger=ledger)
         for number in range(made.rounds):
             client.answer(broadcast(made, number))
-    assert book.filter.spent.total() == 6 + 5 + 6
+    assert ledger.filter.spent.total() == 6 + 5 + 6
 
 
 def test_dropout_does_not_let_one_record_move_the_others():
@@ -361,20 +361,20 @@ def test_dropout_does_not_let_one_record_move_the_others():
     torch.manual_seed(0)
     images = torch.randn(64, 3, 8, 8).numpy()
     labels = np.arange(64) % 3
-    bench = Workbench(made)
-    state = bench.state()
+    local_model = LocalModel(made)
+    state = local_model.state()
     sums = []
     for spoiled in (False, True):
         features = images.copy()
         if spoiled:
             features[5] = 3e38
-        client = Client(0, made, Records(features=features, labels=labels), workbench=bench)
+        client = Client(0, made, Records(features=features, labels=labels), local_model=local_model)
 
         class Watch(Spy):
-            def train(self, work):
-                (batch,) = work.batches()
-                sums.append(work.clipped_sum(batch, 1.0))
-                return Answer(work.update())
+            def train(self, context):
+                (batch,) = context.batches()
+                sums.append(context.clipped_sum(batch, 1.0))
+                return Answer(context.update())
 
         client.method = Watch()
         client.answer(Broadcast(0, state))
@@ -388,14 +388,14 @@ def test_dropout_does_not_let_one_record_move_the_others():
 def test_a_method_without_a_guarantee_cannot_release():
     made = plan(method=build_method("fedavg"))
     client = Client(0, made, RECORDS[0])
-    assert client.book is None
+    assert client.ledger is None
     assert set(client.answer(broadcast(made)).update) == {"1.weight", "1.bias"}
     client.method = build_method("fixed")
     with pytest.raises(BudgetExceededError, match="has no budget"):
         client.answer(broadcast(made))
 
 
-def ledger(path, made, number=0, **changes):
+def create_ledger(path, made, number=0, **changes):
     budget = made.budget(number)
     terms = {"epsilon": budget.epsilon, "delta": budget.delta, "adjacency": budget.adjacency}
     return SQLiteLedger.create(path, client="cleveland", budget=Guarantee(**terms | changes))
@@ -404,20 +404,20 @@ def ledger(path, made, number=0, **changes):
 def test_a_ledger_in_a_file_holds_over_restarts(tmp_path):
     made = plan()
     made.save(tmp_path / "plan.json")
-    ledger(tmp_path / "a.ledger", made)
+    create_ledger(tmp_path / "a.ledger", made)
     script = (
         "import sys\nfrom pathlib import Path\n"
         "from pacdp.clipping import SystemNoise\n"
         "from pacdp.data import load_dataset, partition_records\n"
         "from pacdp.errors import BudgetExceededError\n"
-        "from pacdp.federation import Broadcast, Client, Plan, Workbench\n"
+        "from pacdp.federation import Broadcast, Client, Plan, LocalModel\n"
         "from pacdp.privacy import SQLiteLedger\n"
         "folder = Path(sys.argv[1])\n"
         "plan, data = Plan.load(folder / 'plan.json'), load_dataset('heart')\n"
         "client = Client(0, plan, partition_records(data, 'natural').client_records(data)[0],\n"
-        "    book=SQLiteLedger(folder / 'a.ledger'), noise=lambda number: SystemNoise())\n"
+        "    ledger=SQLiteLedger(folder / 'a.ledger'), noise=lambda number: SystemNoise())\n"
         "try:\n"
-        "    client.answer(Broadcast(0, Workbench(plan).state()))\n"
+        "    client.answer(Broadcast(0, LocalModel(plan).state()))\n"
         "    print('answered')\n"
         "except BudgetExceededError:\n"
         "    print('refused')\n"
@@ -435,12 +435,12 @@ def test_a_ledger_in_a_file_holds_over_restarts(tmp_path):
 
 def test_the_debit_is_written_before_anything_is_computed(tmp_path):
     made = plan()
-    book = ledger(tmp_path / "a.ledger", made)
-    client = Client(0, made, RECORDS[0], book=book)
+    ledger = create_ledger(tmp_path / "a.ledger", made)
+    client = Client(0, made, RECORDS[0], ledger=ledger)
     seen = []
 
     class Late(Spy):
-        def train(self, work):
+        def train(self, context):
             seen.append(SQLiteLedger(tmp_path / "a.ledger").count_releases(made.run).total())
             raise RuntimeError("killed here")
 
@@ -461,15 +461,15 @@ def test_the_debit_is_written_before_anything_is_computed(tmp_path):
 )
 def test_a_ledger_on_other_terms_is_refused(tmp_path, changes, name):
     made = plan()
-    book = ledger(tmp_path / "a.ledger", made, **changes)
+    ledger = create_ledger(tmp_path / "a.ledger", made, **changes)
     with pytest.raises(InputError, match=f"its ledger has {name}"):
-        Client(0, made, RECORDS[0], book=book)
+        Client(0, made, RECORDS[0], ledger=ledger)
 
 
 def test_a_poorer_ledger_refuses_before_anything_leaves():
     made = plan()
-    book = MemoryLedger(Guarantee(epsilon=0.1, adjacency=Adjacency.ZERO_OUT))
-    client = Client(0, made, RECORDS[0], book=book)
+    ledger = MemoryLedger(Guarantee(epsilon=0.1, adjacency=Adjacency.ZERO_OUT))
+    client = Client(0, made, RECORDS[0], ledger=ledger)
     with pytest.raises(BudgetExceededError, match="would reach"):
         client.answer(broadcast(made))
 
@@ -492,9 +492,9 @@ def test_each_unit_is_in_one_batch_of_each_pass():
     batches = []
 
     class Watch(Spy):
-        def train(self, work):
-            batches.extend(work.batches())
-            return Answer(work.update())
+        def train(self, context):
+            batches.extend(context.batches())
+            return Answer(context.update())
 
     client.method = Watch()
     client.answer(broadcast(made))
@@ -502,7 +502,7 @@ def test_each_unit_is_in_one_batch_of_each_pass():
     for start in (0, 7):
         held = [set(units[batch.numpy()]) for batch in batches[start : start + 7]]
         assert sum(map(len, held)) == len(set().union(*held)) == 67
-    assert client.book.filter.budget.unit == "patient"
+    assert client.ledger.filter.budget.unit == "patient"
     with pytest.raises(InputError, match="have no units"):
         Client(0, made, Records(features=mine.features, labels=mine.labels))
 
@@ -524,12 +524,12 @@ def test_optimisers_start_anew_each_time(name):
 def test_a_durable_ledger_refuses_seeded_noise(tmp_path, later):
     """Two runs with one seed would give the gradient itself, and be debited as private."""
     made = plan()
-    book = ledger(tmp_path / "a.ledger", made)
-    head = book.head
+    ledger = create_ledger(tmp_path / "a.ledger", made)
+    head = ledger.head
 
     def answer():
         client = Client(
-            *(0, made, RECORDS[0]), book=book, noise=None if later else simulated_noise(0, 0)
+            *(0, made, RECORDS[0]), ledger=ledger, noise=None if later else simulated_noise(0, 0)
         )
         client.noise = simulated_noise(0, 0)
         client.answer(broadcast(made))
@@ -543,13 +543,13 @@ def test_a_simulation_on_durable_ledgers_has_the_systems_noise(tmp_path):
     made = plan()
     models = []
     for run in range(2):
-        books = [
+        ledgers = [
             SQLiteLedger.create(
-                tmp_path / f"{run}-{n}.ledger", client=task.name, budget=made.budget(n)
+                tmp_path / f"{run}-{n}.ledger", client=client.name, budget=made.budget(n)
             )
-            for n, task in enumerate(made.clients)
+            for n, client in enumerate(made.clients)
         ]
-        models.append(simulate(made, DATA, HOSPITALS, books=books).model)
+        models.append(simulate(made, DATA, HOSPITALS, ledgers=ledgers).model)
     assert not torch.equal(models[0]["1.weight"], models[1]["1.weight"])
 
 

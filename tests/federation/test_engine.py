@@ -14,12 +14,12 @@ from pacdp.curve import Curve
 from pacdp.data import Dataset, Records, load_dataset, partition_records
 from pacdp.errors import BudgetExceededError, InputError, TrainingError
 from pacdp.federation import (
+    BudgetSchedule,
+    LocalModel,
     Model,
     Optimiser,
     Privacy,
-    Spending,
     Training,
-    Workbench,
     simulate,
 )
 from pacdp.federation.engines.base import choose_engine
@@ -107,7 +107,7 @@ def test_together_or_one_by_one(
         privacy=Privacy(
             epsilon=tuple(random.uniform(0.5, 5, clients)),
             adjacency=adjacency,
-            spending=Spending(policy=policy),
+            spending=BudgetSchedule(policy=policy),
         ),
         seed=seed,
     )
@@ -231,8 +231,8 @@ def test_a_mistake_in_a_stack_says_how_to_find_it(monkeypatch):
     ],
 )
 def test_the_engine_that_fits_is_chosen(changes, chosen):
-    bench = Workbench(plan(HOSPITALS, HEART, **changes))
-    assert choose_engine("auto", bench, make=lambda: bench).name == chosen
+    local_model = LocalModel(plan(HOSPITALS, HEART, **changes))
+    assert choose_engine("auto", local_model, make=lambda: local_model).name == chosen
 
 
 @pytest.mark.parametrize(("cores", "chosen"), [(1, "serial"), (2, "threaded")])
@@ -240,7 +240,7 @@ def test_convolutions_use_the_cores(monkeypatch, cores, chosen):
     parts = partition_records(DIGITS, "iid", clients=4)
     made = plan(parts, DIGITS, model=Model(name="cnn"))
     monkeypatch.setattr(torch, "get_num_threads", lambda: cores)
-    engine = choose_engine("auto", Workbench(made), make=lambda: Workbench(made))
+    engine = choose_engine("auto", LocalModel(made), make=lambda: LocalModel(made))
     assert engine.name == chosen
 
 
@@ -248,15 +248,15 @@ def test_convolutions_use_the_cores(monkeypatch, cores, chosen):
     ("engine", "changes", "message"),
     [
         ("stacked", {"method": build_method("aqc")}, "engine = stacked: aqc trains in its own way"),
-        ("stacked", {"make": Net}, "engine = stacked: the model cannot be stacked"),
-        ("threaded", {"make": Net}, "engine = threaded: the model may draw random numbers"),
+        ("stacked", {"make_model": Net}, "engine = stacked: the model cannot be stacked"),
+        ("threaded", {"make_model": Net}, "engine = threaded: the model may draw random numbers"),
         ("stakced", {}, "engine = 'stakced'.*stacked"),
     ],
 )
 def test_an_engine_that_does_not_fit_is_refused(engine, changes, message):
     made = plan(HOSPITALS, HEART, **{k: v for k, v in changes.items() if k == "method"})
     with pytest.raises(InputError, match=message):
-        simulate(made, HEART, HOSPITALS, engine=engine, make=changes.get("make"))
+        simulate(made, HEART, HOSPITALS, engine=engine, make_model=changes.get("make_model"))
 
 
 def test_threads_leave_torch_as_it_was():
@@ -270,8 +270,8 @@ class Mistaken(Fixed):
 
     name = "mistaken"
 
-    def charges(self, terms):
-        return super().charges(replace(terms, passes=1))
+    def specify_releases(self, request):
+        return super().specify_releases(replace(request, passes=1))
 
 
 @pytest.mark.parametrize("engine", ["auto", "serial", "threaded"])
@@ -286,7 +286,7 @@ def test_what_was_not_paid_for_is_refused_in_every_engine(engine, monkeypatch):
 
 def test_a_plan_that_was_tampered_with_is_refused_in_every_engine():
     made = plan(HOSPITALS, HEART, training=Training(rounds=3, local_steps=1))
-    more = [task.model_copy(update={"steps": 50}) for task in made.clients]
+    more = [client.model_copy(update={"steps": 50}) for client in made.clients]
     tampered = made.model_copy(update={"clients": tuple(more)})
     with pytest.raises(BudgetExceededError, match=r"no client answered .* 12 requests"):
         simulate(tampered, HEART, HOSPITALS)
@@ -294,8 +294,10 @@ def test_a_plan_that_was_tampered_with_is_refused_in_every_engine():
 
 def test_threads_need_models_of_their_own():
     shared = nn.Sequential(nn.Linear(13, 2))
-    with pytest.raises(InputError, match="make: gives the same model again"):
-        simulate(plan(HOSPITALS, HEART), HEART, HOSPITALS, make=lambda: shared, engine="threaded")
+    with pytest.raises(InputError, match="make_model: gives the same model again"):
+        simulate(
+            plan(HOSPITALS, HEART), HEART, HOSPITALS, make_model=lambda: shared, engine="threaded"
+        )
 
 
 def test_a_changed_plan_forgets_what_was_computed_from_the_old_one():
@@ -328,7 +330,7 @@ def test_whether_a_client_answers_depends_on_no_record(label, engine):
         training=Training(rounds=1, local_steps=1),
     )
     large = float(np.sqrt(3.4028e38 / 32 / 11.5))
-    weights = Workbench(made).state()
+    weights = LocalModel(made).state()
     for value in weights.values():
         value.zero_()
         if value.shape == (4,):

@@ -8,10 +8,10 @@ import pytest
 from pacdp.data import load_dataset, partition_records
 from pacdp.errors import InputError
 from pacdp.federation import Privacy, Training, simulate
-from pacdp.federation.configuration import HotStart, Model
+from pacdp.federation.configuration import Model, WarmStart
 from pacdp.federation.evaluation import accuracy_by_client, evaluate
-from pacdp.federation.hot_start import hot_start
-from pacdp.federation.local_model import Workbench
+from pacdp.federation.local_model import LocalModel
+from pacdp.federation.warm_start import train_warm_start
 from pacdp.methods import build_method
 from pacdp.tasks import Classification
 from tests.plans import plan_of
@@ -32,7 +32,7 @@ def test_what_clients_see():
     assert accuracy_by_client(only_three, digits, split) == pytest.approx(shares.tolist())
 
 
-def test_hot_start_says_how_good_it_is_before_any_private_record():
+def test_the_warm_start_is_evaluated_before_any_private_record_is_read():
     data = load_dataset("heart")
     hospitals = partition_records(data, "natural")
     plan = plan_of(
@@ -45,15 +45,18 @@ def test_hot_start_says_how_good_it_is_before_any_private_record():
         model=Model(name="mlp"),
     )
     proxy = load_dataset("synthetic", records=500, features=13, seed=1)
-    states = [hot_start(Workbench(plan), proxy, HotStart(epochs=20, lr=0.01), seed=5) for _ in "ab"]
+    states = [
+        train_warm_start(LocalModel(plan), proxy, WarmStart(epochs=20, lr=0.01), seed=5)
+        for _ in "ab"
+    ]
     assert all(np.array_equal(states[0][n], states[1][n]) for n in states[0])
-    bench = Workbench(plan)
-    bench.load(states[0])
-    assert evaluate(bench.model, proxy.test, proxy.task)["accuracy"] > 0.9
+    local_model = LocalModel(plan)
+    local_model.load(states[0])
+    assert evaluate(local_model.model, proxy.test, proxy.task)["accuracy"] > 0.9
     result = simulate(plan, data, hospitals, initial=states[0])
     assert result.metrics["accuracy"] is not None
     with pytest.raises(InputError, match="must have"):
-        hot_start(bench, load_dataset("breast-cancer"), HotStart(), seed=0)
+        train_warm_start(local_model, load_dataset("breast-cancer"), WarmStart(), seed=0)
 
 
 def test_test_records_move_nothing_but_the_scores():

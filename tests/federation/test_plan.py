@@ -12,7 +12,7 @@ from scipy.stats import binom
 from pacdp.data import load_dataset, partition_records
 from pacdp.errors import DataError, InputError
 from pacdp.federation import Aggregation, Levels, Plan, Privacy, Training, simulate
-from pacdp.federation.budgets import deal_budgets
+from pacdp.federation.budgets import assign_budgets
 from pacdp.federation.client_sampling import participants, participation_cap
 from pacdp.methods import build_method
 from pacdp.privacy import account, calibrate
@@ -57,14 +57,14 @@ def test_levels_are_dealt_out_as_promised(shares, clients, seed):
     assert (min(held) >= 1) == (clients >= len(shares))
     if min(exact * clients) >= 1:
         assert all(abs(h - e) < 1 for h, e in zip(held, exact * clients, strict=True))
-    dealt = levels.deal(clients, seed)
+    dealt = levels.assign(clients, seed)
     assert [dealt.count(level) for level in levels.levels] == held
-    assert dealt == levels.deal(clients, seed)
+    assert dealt == levels.assign(clients, seed)
 
 
 def test_sampled_levels_follow_the_shares():
     levels = Levels(levels=[0.1, 1.0], shares=[0.7, 0.3], assignment="sampled")
-    share = np.mean(np.array(levels.deal(10_000, 0)) == 0.1)
+    share = np.mean(np.array(levels.assign(10_000, 0)) == 0.1)
     assert share == pytest.approx(0.7, abs=0.02)
 
 
@@ -78,7 +78,7 @@ def test_sampled_levels_follow_the_shares():
 )
 def test_wrong_budgets(budgets, message):
     with pytest.raises(InputError, match=message):
-        deal_budgets(budgets, 3, 0)
+        assign_budgets(budgets, 3, 0)
 
 
 @pytest.mark.parametrize("shares", [[0.5, 0.4], [1.0], [1.2, -0.2]])
@@ -127,8 +127,8 @@ def test_releases_are_counted_as_they_run():
         (Training(rounds=4, local_steps=3, batch=16), 4, 3),
         (Training(rounds=4, local_steps=14, batch=16), 8, 14),
     ):
-        task = plan(training=training).clients[0]
-        assert (task.releases, task.steps) == (releases, steps)
+        client = plan(training=training).clients[0]
+        assert (client.releases, client.steps) == (releases, steps)
 
 
 def test_noise_is_calibrated_exactly():
@@ -137,11 +137,11 @@ def test_noise_is_calibrated_exactly():
         privacy=Privacy(epsilon=(0.01, 0.05, 0.5, 1.0), adjacency="replace-one"),
     )
     wanted = calibrate(epsilon=[0.01, 0.05, 0.5, 1.0], releases=50, adjacency="replace-one")
-    found = [task.noise_multiplier for task in made.clients]
+    found = [client.noise_multiplier for client in made.clients]
     assert found == pytest.approx(wanted.noise_multiplier.tolist(), rel=1e-12)
     for number, epsilon in enumerate((0.01, 0.05, 0.5, 1.0)):
-        assert made.planned(number).epsilon == pytest.approx(epsilon, rel=1e-9)
-        assert made.planned(number).epsilon <= epsilon
+        assert made.planned_guarantee(number).epsilon == pytest.approx(epsilon, rel=1e-9)
+        assert made.planned_guarantee(number).epsilon <= epsilon
 
 
 @pytest.mark.parametrize("sampling", ["balanced", "uniform"])
@@ -150,17 +150,17 @@ def test_asking_few_clients_amplifies_nothing(sampling):
     few = Training(
         rounds=20, local_epochs=3, batch=16, clients_per_round=1, sampling=sampling, cap=0.9
     )
-    for number, task in enumerate(plan(training=few).clients):
-        assert task.participations < 20
-        alone = calibrate(epsilon=1.0, releases=3 * task.participations).release()
-        assert task.noise_multiplier == pytest.approx(alone.noise_multiplier, rel=1e-12)
-        (each,) = plan(training=few).participation(number)
+    for number, client in enumerate(plan(training=few).clients):
+        assert client.participations < 20
+        alone = calibrate(epsilon=1.0, releases=3 * client.participations).release()
+        assert client.noise_multiplier == pytest.approx(alone.noise_multiplier, rel=1e-12)
+        (each,) = plan(training=few).planned_releases(number)
         assert each.sampling_rate == 1
 
 
 def test_a_budget_per_release_says_what_the_whole_costs():
     made = plan(privacy=Privacy(epsilon=0.1, scope="per-release"))
-    one = made.participation(0)[0].times(1)
+    one = made.planned_releases(0)[0].times(1)
     assert account(one).epsilon == pytest.approx(0.1, rel=1e-9)
     assert made.budget(0).epsilon == pytest.approx(account(one.times(5)).epsilon, rel=1e-6)
     result = simulate(made, HEART, HOSPITALS)
@@ -171,9 +171,9 @@ def test_a_budget_per_release_says_what_the_whole_costs():
 
 def test_the_uniform_baseline_keeps_every_promise():
     made = plan(method=build_method("dp-fedavg"), privacy=Privacy(epsilon=(0.01, 0.05, 0.5, 1.0)))
-    assert len({task.noise_multiplier for task in made.clients}) == 1
-    assert [made.planned(n).epsilon <= 0.01 for n in range(4)] == [True] * 4
-    assert [task.budget for task in made.clients] == [0.01, 0.05, 0.5, 1.0]
+    assert len({client.noise_multiplier for client in made.clients}) == 1
+    assert [made.planned_guarantee(n).epsilon <= 0.01 for n in range(4)] == [True] * 4
+    assert [client.budget for client in made.clients] == [0.01, 0.05, 0.5, 1.0]
 
 
 def test_a_plan_is_saved_and_read_back(tmp_path):
@@ -247,12 +247,12 @@ def test_no_plan_ever_exceeds_a_budget(
     )
     result = simulate(*(made, HEART, HOSPITALS), failure_rate=failures, evaluate_every=rounds)
     for number, client in enumerate(result.clients()):
-        task = made.clients[number]
+        client_plan = made.clients[number]
         assert client.epsilon_spent <= client.epsilon_budget
         assert client.epsilon_planned <= client.epsilon_budget
-        assert client.releases <= client.releases_planned == task.releases
+        assert client.releases <= client.releases_planned == client_plan.releases
         if client.releases:
-            (each,) = made.participation(number)
+            (each,) = made.planned_releases(number)
             certified = account(each.times(client.releases)).epsilon
             assert client.epsilon_spent == pytest.approx(certified, rel=1e-12)
         # Who refuses was asked more often than planned, which balanced sampling never does.

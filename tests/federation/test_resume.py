@@ -80,7 +80,7 @@ def test_every_method_goes_on_where_it_stood(name, tmp_path):
         checkpoint = Checkpoint(tmp_path / f"{rounds}.pt", run=made.run)
         settings = {"failure_rate": 0.3, "checkpoint": checkpoint}
         with pytest.raises(StoppedError):
-            simulate(made, DATA, HOSPITALS, observe=stop_after(rounds), **settings)
+            simulate(made, DATA, HOSPITALS, on_round=stop_after(rounds), **settings)
         same(simulate(made, DATA, HOSPITALS, **settings), whole)
         same(simulate(made, DATA, HOSPITALS, **settings), whole)  # nothing left to do
 
@@ -90,10 +90,10 @@ def test_sampled_plans_go_on_as_well(tmp_path):
     checkpoint = Checkpoint(tmp_path / "c.pt", run=made.run)
     whole = simulate(made, DATA, HOSPITALS)
     with pytest.raises(StoppedError):
-        simulate(made, DATA, HOSPITALS, observe=stop_after(1), checkpoint=checkpoint)
+        simulate(made, DATA, HOSPITALS, on_round=stop_after(1), checkpoint=checkpoint)
     again = simulate(made, DATA, HOSPITALS, checkpoint=checkpoint)
     same(again, whole)
-    assert [b.filter.frozen for b in again.books] == [b.filter.frozen for b in whole.books]
+    assert [b.filter.frozen for b in again.ledgers] == [b.filter.frozen for b in whole.ledgers]
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_the_server_goes_on_where_it_stood(server, tmp_path):
     made = plan("fixed", **server)
     checkpoint = Checkpoint(tmp_path / "c.pt", run=made.run)
     with pytest.raises(StoppedError):
-        simulate(made, DATA, HOSPITALS, observe=stop_after(4), checkpoint=checkpoint)
+        simulate(made, DATA, HOSPITALS, on_round=stop_after(4), checkpoint=checkpoint)
     same(simulate(made, DATA, HOSPITALS, checkpoint=checkpoint), simulate(made, DATA, HOSPITALS))
 
 
@@ -118,9 +118,9 @@ def test_checkpoints_that_do_not_fit(tmp_path):
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(DataError, match=r"c.pt: is no checkpoint"):
         simulate(one, DATA, HOSPITALS, checkpoint=Checkpoint(path, run=one.run))
-    books = [MemoryLedger(Guarantee(epsilon=9.0, adjacency=Adjacency.ZERO_OUT)) for _ in range(4)]
+    ledgers = [MemoryLedger(Guarantee(epsilon=9.0, adjacency=Adjacency.ZERO_OUT)) for _ in range(4)]
     with pytest.raises(InputError, match="cannot be done again"):
-        simulate(one, DATA, HOSPITALS, checkpoint=Checkpoint(path, run=one.run), books=books)
+        simulate(one, DATA, HOSPITALS, checkpoint=Checkpoint(path, run=one.run), ledgers=ledgers)
 
 
 def test_kill_minus_nine(tmp_path):

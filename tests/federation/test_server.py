@@ -14,11 +14,11 @@ from pacdp.federation import (
     Aggregation,
     Broadcast,
     Client,
+    LocalModel,
     Privacy,
     Reply,
     Server,
     Training,
-    Workbench,
     simulate,
 )
 from pacdp.federation.client import simulated_noise
@@ -45,7 +45,7 @@ def plan(epsilon=(0.1, 1.0, 5.0), name="fixed", **server):
 
 def test_weights_by_hand():
     made = {rule: plan(weights=rule) for rule in RULES}
-    z = np.array([task.noise_multiplier for task in made["size"].clients])
+    z = np.array([client.noise_multiplier for client in made["size"].clients])
     n = np.array([100.0, 300.0, 50.0])
     expected = {
         "size": n,
@@ -62,19 +62,19 @@ def test_weights_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("name", "public"), [("cgm-median", {"bounds": [0.5, 2.0, 0.1]}), ("aqc", {"bound": 0.7})]
+    ("name", "shared_state"), [("cgm-median", {"bounds": [0.5, 2.0, 0.1]}), ("aqc", {"bound": 0.7})]
 )
-def test_inverse_variance_knows_the_bound_that_a_tracker_clips_at(name, public):
+def test_inverse_variance_knows_the_bound_that_a_tracker_clips_at(name, shared_state):
     made = plan(name=name, weights="inverse-variance")
-    z = np.array([task.noise_multiplier for task in made.clients])
-    divisors = np.array([task.divisor for task in made.clients])
-    bounds = np.array(public.get("bounds", [public.get("bound")] * 3))
+    z = np.array([client.noise_multiplier for client in made.clients])
+    divisors = np.array([client.divisor for client in made.clients])
+    bounds = np.array(shared_state.get("bounds", [shared_state.get("bound")] * 3))
     raw = (divisors / (z * bounds)) ** 2
-    found = client_weights(made, [0, 1, 2], round=2, public=public)
+    found = client_weights(made, [0, 1, 2], round=2, shared_state=shared_state)
     assert found == pytest.approx(raw / raw.sum(), rel=1e-12)
     # The server uses what was public when the clients were asked.
     server = start(made)
-    server.public = public
+    server.shared_state = shared_state
     server.combine([reply(client, value) for client, value in enumerate((1.0, 2.0, 4.0))])
     assert float(server.model["w"][0]) == pytest.approx(float(found @ [1.0, 2.0, 4.0]), rel=1e-6)
 
@@ -101,7 +101,7 @@ def start(made):
 def test_by_default_nobody_counts_more_than_twice_the_median_client():
     made = plan(epsilon=(0.1, 0.1, 5.0))
     assert made.server.weights == "tempered"
-    shares = client_weights(made, [0, 1, 2], round=0) / [task.records for task in made.clients]
+    shares = client_weights(made, [0, 1, 2], round=0) / [client.records for client in made.clients]
     assert shares[0] == pytest.approx(shares[1])
     assert 1.9 < shares[2] / shares[0] <= 2
 
@@ -206,14 +206,14 @@ def test_reads_like_algorithm_1():
         Client(n, made, records, noise=simulated_noise(made.seed, n))
         for n, records in enumerate(hospitals.client_records(data))
     ]
-    server = Server(made, clients[0].workbench.state())
+    server = Server(made, clients[0].local_model.state())
     for number in range(made.rounds):
         sent = server.broadcast(number)
         server.combine([clients[n].answer(sent) for n in made.participants(number)])
     result = simulate(made, data, hospitals)
     # The engines sum in another order; a sum that falls between two grid points may be rounded to
     # either, once in each of three rounds.
-    step = grid_step(1.0, 28) / min(task.divisor for task in made.clients)
+    step = grid_step(1.0, 28) / min(client.divisor for client in made.clients)
     for name, value in server.model.items():
         atol = 3 * made.training.optimiser.lr * step
         torch.testing.assert_close(result.model[name], value, rtol=1e-6, atol=atol)
@@ -222,7 +222,7 @@ def test_reads_like_algorithm_1():
 @pytest.mark.parametrize("scale", [math.nan, math.inf, 0.0, -1.0, None, "x"])
 def test_a_scale_that_is_none_spoils_one_reply_and_not_the_model(scale):
     made = plan(weights="inverse-noise")
-    server = Server(made, Workbench(made).state())
+    server = Server(made, LocalModel(made).state())
     update = {name: torch.ones_like(value) for name, value in server.model.items()}
     server.combine([Reply(0, 0, update), Reply(1, 0, update, noise_scale=scale)])
     assert server.spoiled == [1]

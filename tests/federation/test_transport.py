@@ -50,7 +50,7 @@ def federation(**faults):
         Client(number, plan, records, noise=simulated_noise(0, number))
         for number, records in enumerate(HOSPITALS.client_records(DATA))
     ]
-    return plan, Server(plan, clients[0].workbench.state()), Recording(clients, **faults)
+    return plan, Server(plan, clients[0].local_model.state()), Recording(clients, **faults)
 
 
 def test_a_transport_of_ones_own_runs_a_federation():
@@ -68,7 +68,7 @@ def test_clients_whose_reply_is_lost_or_late_have_failed_and_paid():
     run_rounds(server, transport, [outcomes])
     assert [outcome.failed for outcome in outcomes.seen] == [(1,), (2,), ()]
     assert [len(outcome.answered) for outcome in outcomes.seen] == [3, 3, 4]
-    spent = [client.book.filter.spent.total() for client in transport.clients]
+    spent = [client.ledger.filter.spent.total() for client in transport.clients]
     assert spent == [client.releases for client in plan.clients]
     # A reply of an earlier round that comes in now is not combined.
     with pytest.raises(InputError, match="must be of round 3"):

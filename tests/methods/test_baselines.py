@@ -15,11 +15,11 @@ from pacdp.errors import BudgetExceededError, InputError
 from pacdp.federation import (
     Broadcast,
     Client,
+    LocalModel,
     Optimiser,
     Privacy,
     Server,
     Training,
-    Workbench,
     simulate,
 )
 from pacdp.methods import METHODS, Answer, Method, build_method, register_method
@@ -67,19 +67,19 @@ def test_every_method_keeps_every_budget(name, set_name):
     for number, client in enumerate(result.clients()):
         if not METHODS[name].private:
             assert client.epsilon_spent is client.epsilon_budget is None
-            assert result.books[number] is None
+            assert result.ledgers[number] is None
             continue
         assert client.refused == 0
         assert client.releases == made.clients[number].releases > 0
         assert client.epsilon_spent == pytest.approx(client.epsilon_planned, rel=1e-9)
-        book = result.books[number].filter
-        assert book.charged.epsilon <= book.budget.epsilon
+        ledger = result.ledgers[number].filter
+        assert ledger.charged.epsilon <= ledger.budget.epsilon
         if METHODS[name].label:
             assert client.label == name
-            assert book.budget.epsilon >= client.epsilon_planned
+            assert ledger.budget.epsilon >= client.epsilon_planned
         else:
             assert client.epsilon_spent <= client.epsilon_budget
-            assert book.budget.epsilon == client.epsilon_budget
+            assert ledger.budget.epsilon == client.epsilon_budget
     assert all(bool(torch.isfinite(value).all()) for value in result.model.values())
     if METHODS[name].private:
         # What a round says was spent is no less than what any client realised.
@@ -109,14 +109,14 @@ def test_no_rival_overspends(name, rounds, epsilon, adjacency, failures, seed):
         seed=seed,
     )
     result = simulate(made, HEART, HOSPITALS, failure_rate=failures, evaluate_every=rounds)
-    for client, book in zip(result.clients(), result.books, strict=True):
+    for client, ledger in zip(result.clients(), result.ledgers, strict=True):
         assert client.epsilon_spent <= client.epsilon_planned <= client.epsilon_budget
-        assert book.filter.charged.epsilon <= client.epsilon_budget
+        assert ledger.filter.charged.epsilon <= client.epsilon_budget
 
 
 def answer(made, number=0, **settings):
     client = Client(number, made, RECORDS[number], **settings)
-    return client.answer(Broadcast(0, Workbench(made).state(), made.made_method.start(4)))
+    return client.answer(Broadcast(0, LocalModel(made).state(), made.algorithm.initial_state(4)))
 
 
 class Silence:
@@ -171,11 +171,11 @@ def test_nbafl_as_published():
     assert made.clients[0].charges[0].noise_multiplier * 0.3 == pytest.approx(sigma, rel=1e-12)
     # What it really certifies: four Gaussian releases of sensitivity 2C.
     mu = math.sqrt(4) * 0.6 / sigma
-    assert total_mu(made.participation(0)) * 2 == pytest.approx(mu, rel=1e-12)
-    assert made.planned(0).epsilon > 20 * 0.5
-    assert made.budget(0).epsilon == pytest.approx(made.planned(0).epsilon, rel=1e-6)
+    assert total_mu(made.planned_releases(0)) * 2 == pytest.approx(mu, rel=1e-12)
+    assert made.planned_guarantee(0).epsilon > 20 * 0.5
+    assert made.budget(0).epsilon == pytest.approx(made.planned_guarantee(0).epsilon, rel=1e-6)
     update = answer(made, noise=silent).update
-    start = Workbench(made).state()
+    start = LocalModel(made).state()
     sent = {name: update[name] + start[name] for name in update}
     length = math.sqrt(sum(float(value.double().square().sum()) for value in sent.values()))
     assert length <= 0.3
@@ -184,12 +184,12 @@ def test_nbafl_as_published():
 def test_nbafl_sends_noise_down_when_few_take_part():
     many = partition_records(load_dataset("digits"), "iid", clients=30)
     often = plan("nbafl-original", load_dataset("digits"), many, rounds=10, clients_per_round=3)
-    rule, tasks = often.made_method, often.clients
+    rule, clients = often.algorithm, often.clients
     c = math.sqrt(2 * math.log(1.25e5))
-    fewest = min(task.records for task in tasks)
+    fewest = min(client.records for client in clients)
     expected = 2 * c * math.sqrt(10**2 - 1 * 30) / (fewest * 30 * 1.0)
-    assert rule.downlink(rounds=10, tasks=tasks, delta=1e-5) == pytest.approx(expected)
-    start = Workbench(often).state()
+    assert rule.broadcast_noise(rounds=10, clients=clients, delta=1e-5) == pytest.approx(expected)
+    start = LocalModel(often).state()
     server = Server(often, start)
     sent = server.broadcast(0).model
     # Updates are from what was sent, so that noise does not pile up.
@@ -197,13 +197,13 @@ def test_nbafl_sends_noise_down_when_few_take_part():
     spread = float((sent["1.weight"] - start["1.weight"]).std())
     assert spread == pytest.approx(expected, rel=0.15)
     always = plan("nbafl-original")
-    quiet = Server(always, Workbench(always).state()).broadcast(0).model
-    assert all(torch.equal(quiet[n], v) for n, v in Workbench(always).state().items())
+    quiet = Server(always, LocalModel(always).state()).broadcast(0).model
+    assert all(torch.equal(quiet[n], v) for n, v in LocalModel(always).state().items())
 
 
 def test_rpdp_solves_its_rates_with_a_real_accountant():
     made = plan("rpdp-fl", epsilon=(0.1, 0.5, 1.0, 4.0), rounds=3, local_epochs=None, local_steps=5)
-    charges = [task.charges[0] for task in made.clients]
+    charges = [client.charges[0] for client in made.clients]
     assert len({charge.noise_multiplier for charge in charges}) == 1
     whole = calibrate(epsilon=4.0, releases=15)
     assert charges[0].noise_multiplier == pytest.approx(float(whole.noise_multiplier))
@@ -211,7 +211,7 @@ def test_rpdp_solves_its_rates_with_a_real_accountant():
     assert rates == sorted(rates)
     assert rates[-1] == 1.0
     for number, epsilon in enumerate((0.1, 0.5, 1.0, 4.0)):
-        cost = made.planned(number).epsilon
+        cost = made.planned_guarantee(number).epsilon
         assert epsilon * (1 - 1e-3) < cost <= epsilon
         assert made.clients[number].divisor == pytest.approx(
             rates[number] * RECORDS[number].features.shape[0]
@@ -235,39 +235,39 @@ def test_rpdp_draws_records_by_chance_and_tells_nobody():
 
     source.coins = coins
     client.noise = lambda number: source
-    reply = client.answer(Broadcast(0, Workbench(made).state()))
+    reply = client.answer(Broadcast(0, LocalModel(made).state()))
     assert np.mean(sizes) == pytest.approx(200 * rate, rel=0.1)
     assert np.var(sizes) == pytest.approx(200 * rate * (1 - rate), rel=0.25)
     assert reply.released == ()
-    assert client.book.filter.frozen.total() == 1200  # the whole plan, before the first release
+    assert client.ledger.filter.frozen.total() == 1200  # the whole plan, before the first release
 
 
 @pytest.mark.parametrize("wrong", ["whole batches", "another rate"])
 def test_a_sampled_release_must_be_of_a_sample(wrong):
-    work = {"local_epochs": None, "local_steps": 2}
-    made = plan("rpdp-fl", epsilon=(0.5, 4.0, 4.0, 4.0), rounds=1, **work)
+    context = {"local_epochs": None, "local_steps": 2}
+    made = plan("rpdp-fl", epsilon=(0.5, 4.0, 4.0, 4.0), rounds=1, **context)
     client = Client(0, made, RECORDS[0])
 
     class Wrong(type(client.method)):
-        def train(self, work):
+        def train(self, context):
             if wrong == "whole batches":
-                return Answer(work.release(work.clipped_sum(next(work.batches()), 1.0)))
-            return Answer(work.release(work.sampled_sum(1.0, 1.0)))
+                return Answer(context.release(context.clipped_sum(next(context.batches()), 1.0)))
+            return Answer(context.release(context.sampled_sum(1.0, 1.0)))
 
     client.method = Wrong()
     with pytest.raises(BudgetExceededError, match="was not paid for"):
-        client.answer(Broadcast(0, Workbench(made).state()))
+        client.answer(Broadcast(0, LocalModel(made).state()))
 
 
 def test_a_sampled_plan_needs_a_ledger_of_its_own():
     budget = Guarantee(epsilon=5.0, adjacency=Adjacency.ZERO_OUT)
-    book = MemoryLedger(budget)
-    book.reserve(calibrate(epsilon=1.0, releases=1).release(), run="before")
-    work = {"local_epochs": None, "local_steps": 2}
-    made = plan("rpdp-fl", epsilon=(0.5, 4.0, 4.0, 4.0), rounds=1, **work)
-    client = Client(0, made, RECORDS[0], book=book)
+    ledger = MemoryLedger(budget)
+    ledger.reserve(calibrate(epsilon=1.0, releases=1).release(), run="before")
+    context = {"local_epochs": None, "local_steps": 2}
+    made = plan("rpdp-fl", epsilon=(0.5, 4.0, 4.0, 4.0), rounds=1, **context)
+    client = Client(0, made, RECORDS[0], ledger=ledger)
     with pytest.raises(BudgetExceededError, match="cleveland: its ledger is in use"):
-        client.answer(Broadcast(0, Workbench(made).state()))
+        client.answer(Broadcast(0, LocalModel(made).state()))
 
 
 def test_rpdp_needs_a_total_budget():
@@ -298,7 +298,7 @@ def test_counts_and_gradients_share_the_budget(name, adjacency):
     assert gradients.z == pytest.approx(whole / math.sqrt(0.9), rel=1e-9)
     assert counts.z == pytest.approx(whole / math.sqrt(0.1), rel=1e-9)
     assert 1 / gradients.z**2 + 1 / counts.z**2 == pytest.approx(1 / whole**2, rel=1e-9)
-    assert made.planned(0).epsilon == pytest.approx(1.0, rel=1e-9)
+    assert made.planned_guarantee(0).epsilon == pytest.approx(1.0, rel=1e-9)
 
 
 def test_a_count_that_is_not_centred_would_overspend():
@@ -318,9 +318,9 @@ def test_the_bound_moves_by_the_formula():
     assert tracker.moved(2.0, count=3.0, divisor=10.0) == pytest.approx(2 * math.exp(-0.06))
     assert tracker.moved(2.0, count=-99.0, divisor=10.0) == pytest.approx(2 * math.exp(0.1))
     server = Server(plan("aqc"), {"w": torch.zeros(1)})
-    task = server.plan.clients[0]
-    heard = {0: (task, [{"count": torch.tensor(0.25 * task.divisor)}])}
-    moved = server.plan.made_method.learn({"bound": 1.0}, heard)
+    client = server.plan.clients[0]
+    replies = {0: (client, [{"count": torch.tensor(0.25 * client.divisor)}])}
+    moved = server.plan.algorithm.update_state({"bound": 1.0}, replies)
     assert moved["bound"] == pytest.approx(math.exp(-0.2 * 0.25))
 
 
@@ -335,15 +335,15 @@ def test_the_tracker_finds_the_median():
         batch="full",
         optimiser=Optimiser(lr=1e-9),
     )
-    result_bounds = made.made_method.start(4)
-    server = Server(made, Workbench(made).state())
+    result_bounds = made.algorithm.initial_state(4)
+    server = Server(made, LocalModel(made).state())
     clients = [Client(n, made, records) for n, records in enumerate(RECORDS)]
     for number in range(made.rounds):
         sent = server.broadcast(number)
         server.combine([client.answer(sent) for client in clients])
-    assert server.public["bounds"] != result_bounds["bounds"]
-    for client, bound in zip(clients, server.public["bounds"], strict=True):
-        lengths = client.workbench.gradient.norms(*client.records.tensors(client.plan.task))
+    assert server.shared_state["bounds"] != result_bounds["bounds"]
+    for client, bound in zip(clients, server.shared_state["bounds"], strict=True):
+        lengths = client.local_model.gradient.norms(*client.records.tensors(client.plan.task))
         share = float((lengths <= bound).float().mean())
         assert share == pytest.approx(0.5, abs=0.12)
 
@@ -352,14 +352,14 @@ def test_bounds_come_from_what_was_released_and_nothing_else():
     """Whoever has the released counts can follow the bounds, and they are all that is needed."""
     made = plan("cgm-median", epsilon=1.0)
     client = Client(0, made, RECORDS[0])
-    server = Server(made, Workbench(made).state())
+    server = Server(made, LocalModel(made).state())
     reply = client.answer(server.broadcast(0))
     assert len(reply.released) == made.clients[0].steps
     server.combine([reply])
     bound = 0.1
     for count in reply.released:
-        bound = made.made_method.moved(bound, float(count["count"]), made.clients[0].divisor)
-    assert server.public["bounds"][0] == pytest.approx(bound)
+        bound = made.algorithm.moved(bound, float(count["count"]), made.clients[0].divisor)
+    assert server.shared_state["bounds"][0] == pytest.approx(bound)
 
 
 @pytest.mark.parametrize("name", ["cgm-median", "aqc"])
@@ -367,10 +367,14 @@ def test_bounds_come_from_what_was_released_and_nothing_else():
 def test_a_bound_that_is_none_costs_nothing(name, wrong):
     made = plan(name)
     client = Client(0, made, RECORDS[0])
-    for public in ({}, {"bounds": [wrong] * 4, "bound": wrong}, {"bounds": [], "bound": wrong}):
+    for shared_state in (
+        {},
+        {"bounds": [wrong] * 4, "bound": wrong},
+        {"bounds": [], "bound": wrong},
+    ):
         with pytest.raises(InputError, match="bound"):
-            client.answer(Broadcast(0, Workbench(made).state(), public))
-    assert client.book.count_releases(made.run).total() == 0
+            client.answer(Broadcast(0, LocalModel(made).state(), shared_state))
+    assert client.ledger.count_releases(made.run).total() == 0
 
 
 def test_reading_the_quantile_for_free_certifies_nothing():
@@ -391,11 +395,11 @@ def test_a_method_of_ones_own():
         def bound(self, epsilon, *, round, rounds):  # noqa: A002
             return self.clipping_bound
 
-        def train(self, work):
-            for batch in work.batches():
+        def train(self, context):
+            for batch in context.batches():
                 # A bound so small that everything is clipped gives directions only.
-                work.step(work.release(work.clipped_sum(batch, 1e-3)))
-            return Answer(work.update())
+                context.step(context.release(context.clipped_sum(batch, 1e-3)))
+            return Answer(context.update())
 
     try:
         made = plan("normalised", given={})
@@ -415,13 +419,13 @@ def test_noise_once_adds_the_noise_of_a_step_and_is_charged_what_that_is_worth()
         given={"clipping_bound": upload},
         optimiser=Optimiser(lr=lr),
     )
-    task = made.clients[0]
-    assert (task.batches, task.steps, task.divisor) == (4, 8, 1.0)
+    client = made.clients[0]
+    assert (client.batches, client.steps, client.divisor) == (4, 8, 1.0)
     z = math.sqrt(2 * math.log(1.25 / delta)) / epsilon
-    sigma = task.noise_multiplier * upload
+    sigma = client.noise_multiplier * upload
     assert sigma == pytest.approx(lr * z * bound / 50)
     # One record can turn an update of that length into any other.
-    (release,) = made.participation(0)
+    (release,) = made.planned_releases(0)
     assert release.z == pytest.approx(sigma / (2 * upload))
     result = simulate(made, HEART, HOSPITALS)
     client = result.clients()[0]
@@ -438,5 +442,5 @@ def test_an_upload_is_divided_by_nothing(name):
     from pacdp.federation.results import signal_to_noise
 
     made = plan(name)
-    task = made.clients[0]
-    assert signal_to_noise(task, 28) == pytest.approx(1 / (task.noise_multiplier * 28**0.5))
+    client = made.clients[0]
+    assert signal_to_noise(client, 28) == pytest.approx(1 / (client.noise_multiplier * 28**0.5))

@@ -11,15 +11,15 @@ from pacdp.data import load_dataset, load_proxy, partition_records
 from pacdp.errors import DataError, InputError
 from pacdp.federation import (
     Aggregation,
+    BudgetSchedule,
     Model,
     Optimiser,
     Privacy,
-    Spending,
     Training,
 )
 from pacdp.methods import build_method
 from pacdp.offline import Axis, Cell, Grid, Offline, fit_curve
-from pacdp.offline.grid import Kept, in_process, run_grid
+from pacdp.offline.grid import ScoreStore, run_grid, train_in_process
 from pacdp.offline.grid_simulation import can_stack_plan, score_pairs
 from pacdp.reporting.figures.curve import draw_curve
 from pacdp.tasks import Classification
@@ -34,7 +34,7 @@ SMALL = Offline(
 )
 
 
-def setting(**changes):
+def proxy_task(**changes):
     parts = {
         "proxy": PROXY,
         "sizes": SIZES,
@@ -51,7 +51,7 @@ def setting(**changes):
         {},
         {"model": Model(name="mlp", settings={"hidden": 5})},
         {"model": Model(name="logistic", settings={"bias": 0})},
-        {"privacy": Privacy(adjacency="replace-one", spending=Spending(policy="late"))},
+        {"privacy": Privacy(adjacency="replace-one", spending=BudgetSchedule(policy="late"))},
         {
             "training": Training(
                 rounds=5,
@@ -66,7 +66,7 @@ def setting(**changes):
             ),
         },
         {
-            "privacy": Privacy(spending=Spending(policy="replan")),
+            "privacy": Privacy(spending=BudgetSchedule(policy="replan")),
             "training": Training(
                 rounds=5, local_epochs=1, clients_per_round=3, sampling="uniform", batch=50
             ),
@@ -76,7 +76,7 @@ def setting(**changes):
     ],
 )
 def test_all_cells_together_are_all_cells_one_by_one(changes):
-    made = setting(**changes)
+    made = proxy_task(**changes)
     assert can_stack_plan(made.plan(1.0, 1.0, 0))
     pairs = [(e, c) for e in (0.1, 2.0) for c in (0.1, 5.0)]
     together = score_pairs(made, pairs, [1, 3])
@@ -86,18 +86,18 @@ def test_all_cells_together_are_all_cells_one_by_one(changes):
 
 
 def test_with_a_tenth_of_the_classes_steps_are_a_tenth_as_long():
-    made = setting(share=0.1)
+    made = proxy_task(share=0.1)
     assert made.plan(1.0, 1.0, 0).training.optimiser.lr == pytest.approx(0.05)
     assert made.plan(1.0, 1.0, 0).training.rounds == PLAIN.rounds
     # A curve is still one for the task's own plan.
-    assert made.terms == setting().terms
-    assert made.digest != setting().digest
+    assert made.terms == proxy_task().terms
+    assert made.digest != proxy_task().digest
     adam = Training(rounds=2, local_steps=1, optimiser=Optimiser(name="adam", lr=0.5))
-    assert setting(share=0.1).rehearsed(adam) == adam
+    assert proxy_task(share=0.1).adapt_training(adam) == adam
 
 
 def test_the_proxy_has_clients_of_the_runs_own_sizes():
-    made = setting(sizes={"a": 900, "b": 50})
+    made = proxy_task(sizes={"a": 900, "b": 50})
     data, split = made.records(0)
     assert split.named_sizes == {"a": 900, "b": 50}
     # 592 public records stand for 950, none more often than another by more than one.
@@ -118,7 +118,7 @@ def test_the_proxy_has_clients_of_the_runs_own_sizes():
 
 
 def test_a_killed_grid_goes_on_where_it_stood(tmp_path):
-    made = setting()
+    made = proxy_task()
     grid = Grid((0.1, 1.0), (0.1, 1.0, 5.0), (0, 1))
     whole = run_grid(made, grid)
     trained = []
@@ -127,42 +127,42 @@ def test_a_killed_grid_goes_on_where_it_stood(tmp_path):
         pass
 
     def killed(own, cells):
-        for number, (cell, score) in enumerate(in_process(own, cells)):
+        for number, (cell, score) in enumerate(train_in_process(own, cells)):
             if number == 5:
                 raise KilledError
             yield cell, score
 
     def counting(own, cells):
         trained.extend(cells)
-        return in_process(own, cells)
+        return train_in_process(own, cells)
 
     path = tmp_path / "scores.jsonl"
     with pytest.raises(KilledError):
-        run_grid(made, grid, kept=Kept.open(path, made), worker=killed)
+        run_grid(made, grid, store=ScoreStore.open(path, made), worker=killed)
     # And the last line was being written.
     path.write_text(path.read_text() + "[0.1, 5.0, ")
-    again = run_grid(made, grid, kept=Kept.open(path, made), worker=counting)
+    again = run_grid(made, grid, store=ScoreStore.open(path, made), worker=counting)
     assert len(trained) == len(grid.cells) - 5
     assert np.array_equal(whole.scores, again.scores)
-    assert len(Kept.open(path, made).scores) == len(grid.cells)
+    assert len(ScoreStore.open(path, made).scores) == len(grid.cells)
 
 
 def test_scores_of_another_plan_are_refused(tmp_path):
     path = tmp_path / "scores.jsonl"
-    Kept.open(path, setting()).add(Cell(0.1, 1.0, 0), 0.5)
+    ScoreStore.open(path, proxy_task()).add(Cell(0.1, 1.0, 0), 0.5)
     with pytest.raises(DataError, match="another plan or proxy"):
-        Kept.open(path, setting(privacy=Privacy(delta=1e-6)))
+        ScoreStore.open(path, proxy_task(privacy=Privacy(delta=1e-6)))
     path.write_text(path.read_text() + "damage\n[0.1, 2.0, 0, 0.5]\n")
     with pytest.raises(DataError, match="line 3 is damaged"):
-        Kept.open(path, setting())
+        ScoreStore.open(path, proxy_task())
     path.write_text("something else")
     with pytest.raises(DataError, match="is no file of scores"):
-        Kept.open(path, setting())
+        ScoreStore.open(path, proxy_task())
 
 
 @pytest.fixture(scope="module")
 def curve():
-    return fit_curve(setting(), SMALL)
+    return fit_curve(proxy_task(), SMALL)
 
 
 def test_a_curve_knows_what_it_was_made_from(curve, tmp_path):
@@ -183,7 +183,7 @@ def test_a_curve_knows_what_it_was_made_from(curve, tmp_path):
 
 def test_regret_is_measured_on_seeds_that_the_fit_did_not_see(curve):
     row = curve.evidence.regret[1]
-    made = setting()
+    made = proxy_task()
     best, ours = (
         np.mean([made.score(row.epsilon, bound, seed) for seed in (2, 3)])
         for bound in (row.best_of_grid, row.bound)
@@ -234,10 +234,10 @@ def test_bounds_are_widened_where_the_best_lies_at_their_edge():
     narrow = Offline(
         budgets=Axis(low=0.05, high=5.0, count=4), bounds=(3.0, 6.0, 12.0), seeds=2, widen=2
     )
-    made = fit_curve(setting(), narrow)
+    made = fit_curve(proxy_task(), narrow)
     assert min(made.evidence.bounds) < 1.0
     assert made.evidence.bounds[-3:] == (3.0, 6.0, 12.0)
-    still = fit_curve(setting(), narrow.model_copy(update={"widen": None}))
+    still = fit_curve(proxy_task(), narrow.model_copy(update={"widen": None}))
     assert still.evidence.bounds == (3.0, 6.0, 12.0)
     assert any(choice.edge for choice in still.evidence.choices)
 
@@ -245,7 +245,7 @@ def test_bounds_are_widened_where_the_best_lies_at_their_edge():
 def test_other_learning_rates_are_shown_beside():
     """Twice the rate asks for a smaller bound: it is the product that counts."""
     offline = SMALL.model_copy(update={"rates": (0.1, 2.0)})
-    slow, fast = fit_curve(setting(), offline).evidence.rates
+    slow, fast = fit_curve(proxy_task(), offline).evidence.rates
     assert (slow.lr, fast.lr) == (0.1, 2.0)
     assert np.mean(np.log(slow.bounds)) > np.mean(np.log(fast.bounds))
     assert slow.product[0] == pytest.approx(0.1 * slow.bounds[0])

@@ -7,7 +7,7 @@ import torch
 from pacdp.curve import Curve
 from pacdp.data import Dataset, Provenance, Records, load_dataset, partition_records
 from pacdp.federation import Aggregation, Model, Optimiser, Privacy, Training, simulate
-from pacdp.federation.local_model import Workbench
+from pacdp.federation.local_model import LocalModel
 from pacdp.methods import build_method
 from pacdp.offline.grid_simulation import GridSimulation, can_stack_plan, score_plans
 from pacdp.tasks import Classification, Regression
@@ -60,7 +60,7 @@ def test_seeds_together_are_seeds_one_by_one_with_everyones_own_budget(changes):
 def test_a_first_model_is_where_all_of_them_start():
     still = Training(rounds=1, local_steps=1, optimiser=Optimiser(lr=1e-12))
     made = plan(0, training=still)
-    first = Workbench(made).state()
+    first = LocalModel(made).state()
     reached = {name: value * 0 + DATA.train.features[0].mean() for name, value in first.items()}
     records = [(DATA, partition_records(DATA, "dirichlet", clients=4, seed=0, alpha=0.5))]
     (together,) = score_plans([made], records, initial=reached)

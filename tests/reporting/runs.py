@@ -10,7 +10,7 @@ from pacdp.reporting import Comparison
 @cache
 def run_result(method="pac-dp", seed=0, changes=()):
     experiment = read_experiment("heart-personalised", profile="smoke", changes=list(changes))
-    prepared = prepare(experiment, method=experiment.made_method(method), seed=seed)
+    prepared = prepare(experiment, method=experiment.build_method(method), seed=seed)
     return RunResult.of(prepared, execute(prepared))
 
 

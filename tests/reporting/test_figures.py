@@ -88,7 +88,7 @@ def test_thresholds_are_those_of_the_method():
     for level, bounds, noises in zip(levels, left.values(), right.values(), strict=True):
         task = next(task for task in one.plan.clients if task.epsilon == level)
         for (t, bound), (_, noise) in zip(bounds, noises, strict=True):
-            planned = one.plan.made_method.bound(level, round=int(t) - 1, rounds=one.plan.rounds)
+            planned = one.plan.algorithm.bound(level, round=int(t) - 1, rounds=one.plan.rounds)
             assert bound == pytest.approx(planned)
             assert noise == pytest.approx(planned * task.noise_multiplier)
 

@@ -13,8 +13,8 @@ from pacdp.data.proxy import Proxy
 from pacdp.errors import DataError, InputError
 from pacdp.experiments.cost import estimate_cost
 from pacdp.federation import Model, Plan, Privacy, Training, simulate
-from pacdp.federation.hot_start import HotStart, hot_start
-from pacdp.federation.local_model import Workbench
+from pacdp.federation.local_model import LocalModel
+from pacdp.federation.warm_start import WarmStart, train_warm_start
 from pacdp.methods import build_method
 from pacdp.offline.grid_simulation import score_plans
 from pacdp.tasks import Classification, Regression, Task, load_task, register_task, task_for_classes
@@ -130,23 +130,25 @@ def test_a_task_from_outside_is_planned_stored_and_trained(detection, tmp_path, 
     assert estimate_cost(plan).steps == 90
     with pytest.raises(InputError, match="splits by class; detection has"):
         partition_records(data, "dirichlet", clients=3)
-    state = hot_start(Workbench(plan), data, HotStart(epochs=1), seed=0)
+    state = train_warm_start(LocalModel(plan), data, WarmStart(epochs=1), seed=0)
     assert set(state) == set(result.model)
 
 
 @pytest.mark.parametrize("model", ["logistic", "mlp"])
 def test_a_grid_of_a_task_from_outside_is_scored_as_single_runs_are(detection, model):
     data = detection_data(detection())
-    setting = proxy_task_of(
+    proxy_task = proxy_task_of(
         proxy=Proxy(data=data, stands_for="hearts", made_by="as it is"),
         sizes={"a": 60, "b": 90},
         training=TRAINING,
         model=Model(name=model),
         privacy=Privacy(),
     )
-    plans = [setting.plan(20.0, 0.5, seed) for seed in (0, 1)]
-    together = score_plans(plans, [setting.records(seed) for seed in (0, 1)], initial=None)
-    assert together == pytest.approx([setting.score(20.0, 0.5, seed) for seed in (0, 1)], abs=0.02)
+    plans = [proxy_task.plan(20.0, 0.5, seed) for seed in (0, 1)]
+    together = score_plans(plans, [proxy_task.records(seed) for seed in (0, 1)], initial=None)
+    assert together == pytest.approx(
+        [proxy_task.score(20.0, 0.5, seed) for seed in (0, 1)], abs=0.02
+    )
 
 
 def test_a_task_name_is_taken_once(detection):
@@ -198,7 +200,7 @@ def test_tasks_are_the_same_if_what_is_stored_is():
 def test_a_model_needs_two_classes():
     assert Classification(1).group_count == 1
     with pytest.raises(InputError, match="classes = 1: must be at least 2"):
-        Workbench(planned(Classification(1)))
+        LocalModel(planned(Classification(1)))
 
 
 @pytest.mark.parametrize(

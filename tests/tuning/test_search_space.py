@@ -25,7 +25,7 @@ def searched(method, experiment=HEART):
 def test_the_distance_is_held_whatever_else_changes(rounds, bound, steps, distance):
     point = {**middle(searched("fixed")), "rounds": rounds, "bound": bound, "local steps": steps}
     made = changed(HEART, "fixed", {**point, "distance": distance})
-    training, method = made.training, made.made_method("fixed")
+    training, method = made.training, made.build_method("fixed")
     reach = training.optimiser.lr * training.rounds * training.local_steps * method.clipping_bound
     assert reach == pytest.approx(distance, rel=1e-5)
 
@@ -35,7 +35,7 @@ def test_every_method_can_be_searched_over_every_value(method):
     found = searched(method)
     for name, values in found.items():
         for value in values:
-            changed(HEART, method, {**middle(found), name: value}).made_method(method)
+            changed(HEART, method, {**middle(found), name: value}).build_method(method)
 
 
 @pytest.mark.parametrize("method", [name for name in SHIPPED if name not in ("pac-dp", "fedavg")])

@@ -227,13 +227,13 @@ def names(dataset):
 
 def test_public_records_train_or_judge_but_never_both(small_pool, monkeypatch):
     taught = []
-    whole = rehearsing.hot_start
+    whole = rehearsing.train_warm_start
 
-    def hot_start(bench, public, settings, *, seed):
+    def train_warm_start(local_model, public, settings, *, seed):
         taught.append(public)
-        return whole(bench, public, settings, seed=seed)
+        return whole(local_model, public, settings, seed=seed)
 
-    monkeypatch.setattr(rehearsing, "hot_start", hot_start)
+    monkeypatch.setattr(rehearsing, "train_warm_start", train_warm_start)
     experiment = strokes(hot_start={"epochs": 1})
     found = tune(experiment, seeds=1, sweeps=1)
     assert taught
@@ -259,12 +259,12 @@ def test_few_records_are_dealt_out_unevenly_in_shards():
     """Twenty clients of three records each: Dirichlet(0.1) would leave some without any."""
     many = clouds(records=90, clients=20)
     stage = Stage(read_data(many.data, seed=0))
-    setting = stage.setting(many, skew=0.1, seeds=range(2))
+    setting = stage.proxy_task(many, skew=0.1, seeds=range(2))
     assert setting.partition == "shards"
     assert all(len(own) for own in setting.records(0)[1].indices)
     fewer = clouds(records=90, clients=2)
     stage = Stage(read_data(fewer.data, seed=0))
-    assert stage.setting(fewer, skew=0.1, seeds=range(2)).partition == "dirichlet"
+    assert stage.proxy_task(fewer, skew=0.1, seeds=range(2)).partition == "dirichlet"
 
 
 def test_what_two_methods_share_is_trained_once_and_the_same(monkeypatch):
@@ -300,15 +300,15 @@ def test_other_budgets_and_more_seeds_on_one_stage_choose_as_alone():
 
 def test_labels_are_dealt_out_so_that_every_seed_can_be():
     shared = Stage(read_data(OWN.data, seed=0))
-    few_seeds = shared.setting(OWN, skew=0.1, seeds=[0])
-    assert shared.setting(OWN, skew=0.1, seeds=[0]) is few_seeds
-    assert shared.setting(OWN, skew=0.1, seeds=range(8)) is not few_seeds
+    few_seeds = shared.proxy_task(OWN, skew=0.1, seeds=[0])
+    assert shared.proxy_task(OWN, skew=0.1, seeds=[0]) is few_seeds
+    assert shared.proxy_task(OWN, skew=0.1, seeds=range(8)) is not few_seeds
 
 
 def test_another_bound_is_another_training():
     read = read_data(HEART.data, seed=0)
     shared = Stage(read)
-    methods = [HEART.made_method("fixed", {"clipping_bound": bound}) for bound in (0.01, 5.0)]
+    methods = [HEART.build_method("fixed", {"clipping_bound": bound}) for bound in (0.01, 5.0)]
     scores = [shared.scores(HEART, method, [0, 1]) for method in methods]
     assert scores[0] != scores[1]
     assert scores == [Stage(read).scores(HEART, method, [0, 1]) for method in methods]

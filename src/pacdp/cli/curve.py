@@ -44,7 +44,7 @@ def fit_command(
 ) -> None:
     """Simulate training on public data over a grid of budgets and clipping bounds, and fit F(ε)."""
     from pacdp import api
-    from pacdp.offline import in_process
+    from pacdp.offline import train_in_process
 
     changed = [*(changes or []), *([] if proxy is None else [f"offline.proxy={proxy}"])]
     experiment = api.load_experiment(name, profile=profile, changes=changed, curves=False)
@@ -55,7 +55,7 @@ def fit_command(
         raise InputError(f"{scores}: belongs to an interrupted fit; use --resume, or remove it")
     if not out.parent.is_dir():
         raise InputError(f"--out {out}: its folder does not exist")
-    worker: Worker = in_process
+    worker: Worker = train_in_process
     if cluster is not None:
         from pacdp.cluster import on_ray
 

@@ -90,7 +90,7 @@ def demo_command(
             *(client.name, str(client.records), f"{client.epsilon:g}"),
             *(f"{state.realised.epsilon:.6g}", str(state.spent.total())),
             f"{client.noise_multiplier:.2f}",
-            f"{plan.made_method.bound(client.epsilon, round=0, rounds=plan.rounds):.3f}",
+            f"{plan.algorithm.bound(client.epsilon, round=0, rounds=plan.rounds):.3f}",
         )
     console.print(table)
     console.print("One round more is refused by the client itself:", style="bold")

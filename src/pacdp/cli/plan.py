@@ -35,7 +35,7 @@ def plan_command(
     experiment = api.load_experiment(name, **loading)
     with show_progress() as progress:
         made = api.plan(name, method=method, seed=seed, progress=progress, **loading)
-    chosen, price = made.made_method, estimate_cost(made)
+    chosen, price = made.algorithm, estimate_cost(made)
     if out is not None:
         options.new_file(out)
         made.save(out)
@@ -82,20 +82,20 @@ def plan_command(
         if number < 0:
             table.add_row(f"... {len(made.clients) - 10} more")
             continue
-        task, guarantee = made.clients[number], made.planned(number)
+        client, guarantee = made.clients[number], made.planned_guarantee(number)
         first, last = (
-            formatting.number(chosen.bound(task.epsilon, round=t, rounds=made.rounds))
+            formatting.number(chosen.bound(client.epsilon, round=t, rounds=made.rounds))
             if chosen.private
             else "-"
             for t in (0, made.rounds - 1)
         )
         table.add_row(
-            task.name,
-            str(task.records),
-            formatting.number(task.budget),
+            client.name,
+            str(client.records),
+            formatting.number(client.budget),
             formatting.number(None if guarantee is None else guarantee.epsilon),
-            str(task.releases) if guarantee else "-",
-            formatting.number(task.noise_multiplier),
+            str(client.releases) if guarantee else "-",
+            formatting.number(client.noise_multiplier),
             *(first, last),
             formatting.number(price.signal_to_noise[number]),
         )
@@ -117,8 +117,8 @@ def _clamped(plan: "Plan") -> dict[str, str]:
 def _spending(plan: "Plan") -> dict[str, str]:
     """A note where noise is not the same in every participation."""
     spending = plan.privacy.spending
-    times = max(task.participations for task in plan.clients)
-    if spending.policy == "even" or times == 1 or not plan.made_method.private:
+    times = max(client.participations for client in plan.clients)
+    if spending.policy == "even" or times == 1 or not plan.algorithm.private:
         return {}
     if spending.policy == "replan":
         return {"spending": "replan: what is left, over the rounds that may still come"}

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pacdp.errors import InputError
-from pacdp.offline.grid import Cell, Worker, in_process
+from pacdp.offline.grid import Cell, Worker, train_in_process
 from pacdp.offline.grid_simulation import can_stack_plan
-from pacdp.offline.proxy_task import Setting
+from pacdp.offline.proxy_task import ProxyTask
 
 # A task that a worker did not live to finish is tried so often again.
 RETRIES = 3
@@ -30,14 +30,14 @@ def on_ray(address: str) -> Worker:
     except ImportError:
         raise InputError("--cluster: needs the package ray: pip install 'pacdp[ray]'") from None
 
-    def train(setting: Setting, cells: Sequence[Cell]) -> Iterator[tuple[Cell, float]]:
+    def train(proxy_task: ProxyTask, cells: Sequence[Cell]) -> Iterator[tuple[Cell, float]]:
         if not cells:
             return
         own = not ray.is_initialized()
         if own:
             _connect(ray, address)
         try:
-            yield from _scores(ray, setting, cells)
+            yield from _scores(ray, proxy_task, cells)
         finally:
             if own:
                 ray.shutdown()
@@ -61,28 +61,28 @@ def _connect(ray: Any, address: str) -> None:
         raise InputError(f"--cluster {address}: cannot be reached ({said})") from None
 
 
-def _scores(ray: Any, setting: Setting, cells: Sequence[Cell]) -> Iterator[tuple[Cell, float]]:
+def _scores(ray: Any, proxy_task: ProxyTask, cells: Sequence[Cell]) -> Iterator[tuple[Cell, float]]:
     # Sent once, and not with every task.
-    shared = ray.put(setting)
+    shared = ray.put(proxy_task)
     task = ray.remote(num_cpus=1, max_retries=RETRIES)(_train)
-    waiting = [task.remote(shared, part) for part in _parts(setting, cells)]
+    waiting = [task.remote(shared, part) for part in _parts(proxy_task, cells)]
     while waiting:
         done, waiting = ray.wait(waiting)
         for scores in ray.get(done):
             yield from scores
 
 
-def _train(setting: Setting, cells: Sequence[Cell]) -> list[tuple[Cell, float]]:
+def _train(proxy_task: ProxyTask, cells: Sequence[Cell]) -> list[tuple[Cell, float]]:
     import torch
 
     # One core for each task.
     torch.set_num_threads(1)
-    return list(in_process(setting, cells))
+    return list(train_in_process(proxy_task, cells))
 
 
-def _parts(setting: Setting, cells: Sequence[Cell]) -> list[list[Cell]]:
+def _parts(proxy_task: ProxyTask, cells: Sequence[Cell]) -> list[list[Cell]]:
     """Small models by seed, since the cells of a seed are one program; others one by one."""
-    if not can_stack_plan(setting.plan(1.0, 1.0, 0)):
+    if not can_stack_plan(proxy_task.plan(1.0, 1.0, 0)):
         return [[cell] for cell in cells]
     seeds = sorted({cell.seed for cell in cells})
     return [[cell for cell in cells if cell.seed == seed] for seed in seeds]

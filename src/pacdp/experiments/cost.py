@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from pacdp.federation import Plan, Workbench
+from pacdp.federation import LocalModel, Plan
 from pacdp.federation.results import signal_to_noise
 from pacdp.models import count_parameters
 
@@ -42,15 +42,15 @@ def estimate_cost(plan: Plan) -> Cost:
     >>> cost.steps, cost.bytes_per_round
     (10, 224)
     """
-    bench = Workbench(plan)
-    size = count_parameters(bench.model)
+    local_model = LocalModel(plan)
+    size = count_parameters(local_model.model)
     asked = [task.steps * plan.rounds * plan.per_round / len(plan.clients) for task in plan.clients]
     steps = round(sum(asked))
     return Cost(
         parameters=size,
         bytes_per_round=bytes_per_round(plan, size),
         steps=steps,
-        seconds=steps * _time_step(bench),
+        seconds=steps * _time_step(local_model),
         signal_to_noise=[signal_to_noise(client, size) for client in plan.clients],
     )
 
@@ -60,9 +60,9 @@ def bytes_per_round(plan: Plan, parameters: int) -> int:
     return 2 * plan.per_round * parameters * BYTES_PER_NUMBER
 
 
-def _time_step(bench: Workbench) -> float:
+def _time_step(local_model: LocalModel) -> float:
     """Time one clipped step of a client of median size, in seconds."""
-    plan = bench.plan
+    plan = local_model.plan
     records = round(float(np.median([task.records / task.batches for task in plan.clients])))
     tokens = plan.model.name == "sequence"
     shape = (max(records, 1), *plan.shape)
@@ -72,6 +72,6 @@ def _time_step(bench: Workbench) -> float:
     seconds = []
     for _ in range(3):
         started = time.perf_counter()
-        bench.gradient(inputs, targets, clipping_bound=1.0, units=units)
+        local_model.gradient(inputs, targets, clipping_bound=1.0, units=units)
         seconds.append(time.perf_counter() - started)
     return min(seconds)

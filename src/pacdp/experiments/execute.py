@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from pacdp.experiments.prepare import Prepared
-from pacdp.federation import Checkpoint, Result, Workbench, simulate
+from pacdp.federation import Checkpoint, LocalModel, Result, simulate
 from pacdp.federation.engines.base import choose_engine
 from pacdp.federation.simulation import Observer
 from pacdp.privacy import Ledger
@@ -13,7 +13,7 @@ def execute(
     prepared: Prepared,
     *,
     observe: Observer | None = None,
-    books: Sequence[Ledger | None] | None = None,
+    ledgers: Sequence[Ledger | None] | None = None,
     checkpoint: Checkpoint | None = None,
     device: str = "cpu",
     engine: str = "auto",
@@ -24,10 +24,10 @@ def execute(
         prepared.dataset,
         prepared.partition,
         initial=prepared.initial,
-        books=books,
+        ledgers=ledgers,
         failure_rate=prepared.experiment.failure_rate,
         evaluate_every=prepared.experiment.evaluate_every,
-        observe=observe,
+        on_round=observe,
         checkpoint=checkpoint,
         device=device,
         engine=engine,
@@ -36,5 +36,5 @@ def execute(
 
 def refuse_engine(prepared: Prepared, engine: str, *, device: str = "cpu") -> None:
     """Refuse an engine that does not fit the plan, before anything is written."""
-    bench = Workbench(prepared.plan, device=device)
-    choose_engine(engine, bench, make=lambda: Workbench(prepared.plan, device=device))
+    local_model = LocalModel(prepared.plan, device=device)
+    choose_engine(engine, local_model, make=lambda: LocalModel(prepared.plan, device=device))

@@ -55,24 +55,24 @@ class Experiment(Recipe):
     methods: dict[str, dict[str, Any]] = Field({}, description="Settings of methods, by name.")
     profiles: dict[str, dict[str, Any]] = Field({}, description="Changes for smoke, desk, full.")
 
-    def made_method(
+    def build_method(
         self, name: str | None = None, changes: Mapping[str, Any] | None = None
     ) -> Method:
         """The method with the settings it has here; by default the experiment's own."""
         chosen = name or self.method
         given = self.methods.get(chosen, {}) | dict(changes or {})
-        lacking = self.lacking(chosen, given)
-        if lacking:
+        missing = self.missing_settings(chosen, given)
+        if missing:
             raise InputError(
-                f"methods.{chosen}.{lacking[0]}: is missing; pacdp fit makes one, or give it there "
+                f"methods.{chosen}.{missing[0]}: is missing; pacdp fit makes one, or give it there "
                 'such as { family = "power", coefficients = [1.0, 0.4] }'
             )
         return build_method(chosen, given)
 
-    def lacking(self, name: str, given: Mapping[str, Any] | None = None) -> list[str]:
+    def missing_settings(self, name: str, given: Mapping[str, Any] | None = None) -> list[str]:
         """Settings that a method needs and has not got here."""
         known = self.methods.get(name, {}) if given is None else given
-        return [key for key in find_method(name).needs if key not in known]
+        return [key for key in find_method(name).required_settings if key not in known]
 
 
 def shipped() -> list[str]:
@@ -130,7 +130,7 @@ def _checked(content: Mapping[str, Any], where: str, folder: Path | None) -> Exp
         import_method(name)
     for name in made.methods:
         # A curve may be fitted later; all else is checked now.
-        made.made_method(name, dict.fromkeys(made.lacking(name), _ANY_CURVE))
+        made.build_method(name, dict.fromkeys(made.missing_settings(name), _ANY_CURVE))
     return made
 
 

@@ -11,12 +11,12 @@ from pacdp.experiments.experiment import Experiment
 from pacdp.experiments.prepare import read_data
 from pacdp.experiments.proxies import find_proxy
 from pacdp.features import fit_features, load_public_data, refuse_public_overlap
-from pacdp.federation import Population, Recipe, Workbench, make_plan
-from pacdp.federation.hot_start import hot_start
+from pacdp.federation import LocalModel, Population, Recipe, make_plan
 from pacdp.federation.local_model import Tensors
+from pacdp.federation.warm_start import train_warm_start
 from pacdp.methods import PacDp
 from pacdp.methods.fedavg import FedAvg
-from pacdp.offline import Setting
+from pacdp.offline import ProxyTask
 from pacdp.progress import Progress, ignore_progress
 from pacdp.schedule import Schedule
 
@@ -27,7 +27,7 @@ def setting_for(
     seed: int = 0,
     read: tuple[Dataset, Partition] | None = None,
     progress: Progress = ignore_progress,
-) -> Setting:
+) -> ProxyTask:
     """What the cells of the experiment's grid are trained under.
 
     Of the clients nothing but their sizes goes in. That no private record is among the proxy's is
@@ -37,7 +37,7 @@ def setting_for(
     proxy, initial = rehearsal(experiment, dataset, seed=seed, progress=progress)
     sizes = split.named_sizes if dataset.unit == "record" else split.named_units(dataset)
     share = proxy.data.task.group_count / dataset.task.group_count
-    return Setting(
+    return ProxyTask(
         proxy=proxy,
         sizes=_like(sizes, share),
         share=share,
@@ -79,7 +79,7 @@ def rehearsal(
     )
     if experiment.hot_start is None:
         return proxy, None
-    bench = Workbench(
+    local_model = LocalModel(
         make_plan(
             Recipe(training=experiment.training, model=experiment.model),
             FedAvg(),
@@ -88,7 +88,7 @@ def rehearsal(
         )
     )
     first = shown.transform(public.selection_training, progress=progress)
-    return proxy, hot_start(bench, first, experiment.hot_start, seed=seed)
+    return proxy, train_warm_start(local_model, first, experiment.hot_start, seed=seed)
 
 
 @lru_cache(maxsize=2)

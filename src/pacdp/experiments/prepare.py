@@ -10,9 +10,9 @@ from pacdp.errors import InputError
 from pacdp.experiments.experiment import Data, Experiment
 from pacdp.experiments.proxies import find_proxy
 from pacdp.features import Features, extract_features, fit_features, load_public_data
-from pacdp.federation import Plan, Population, Workbench, make_plan
-from pacdp.federation.hot_start import before_any_private_record, hot_start
+from pacdp.federation import LocalModel, Plan, Population, make_plan
 from pacdp.federation.local_model import Tensors
+from pacdp.federation.warm_start import evaluate_initial_model, train_warm_start
 from pacdp.methods import Method
 from pacdp.progress import Progress, ignore_progress
 
@@ -142,14 +142,14 @@ def prepare(
     """
     raw, split = read or read_data(experiment.data, seed=seed)
     dataset = seen(experiment, raw, progress=progress)
-    plan = plan_for(experiment, method or experiment.made_method(), raw, split, seed=seed)
-    bench = Workbench(plan, device=device)
-    initial, before = bench.state(), None
+    plan = plan_for(experiment, method or experiment.build_method(), raw, split, seed=seed)
+    local_model = LocalModel(plan, device=device)
+    initial, before = local_model.state(), None
     if experiment.hot_start is not None:
         public = first_records(experiment, raw, progress=progress)
-        initial = hot_start(bench, public, experiment.hot_start, seed=seed)
+        initial = train_warm_start(local_model, public, experiment.hot_start, seed=seed)
     if plan.track == "public":
-        before = before_any_private_record(bench, initial, dataset)
+        before = evaluate_initial_model(local_model, initial, dataset)
     return Prepared(
         experiment=experiment,
         dataset=dataset,

@@ -19,7 +19,7 @@ from pacdp.config import Real, Settings, explain
 from pacdp.errors import DataError
 from pacdp.experiments.cost import bytes_per_round
 from pacdp.experiments.prepare import Prepared
-from pacdp.federation import ClientResult, Plan, Result, RoundResult, Workbench
+from pacdp.federation import ClientResult, LocalModel, Plan, Result, RoundResult
 from pacdp.federation.evaluation import accuracy_by_budget
 from pacdp.federation.local_model import Tensors
 from pacdp.storage import write_whole
@@ -109,9 +109,9 @@ class RunResult(Settings):
         """Build the trained model, ready for inference."""
         if self.weights is None:
             raise DataError(f"{self.plan.run}: this result was read without the model's weights")
-        bench = Workbench(self.plan)
-        bench.load(self.weights)
-        return bench.model.eval()
+        local_model = LocalModel(self.plan)
+        local_model.load(self.weights)
+        return local_model.model.eval()
 
     @classmethod
     def load(cls, folder: Path | str, *, for_inference: bool = False) -> Self:

@@ -1,19 +1,19 @@
 """Plan, client, server, and the run that brings them together."""
 
-from pacdp.federation.budget_schedule import Spending
+from pacdp.federation.budget_schedule import BudgetSchedule
 from pacdp.federation.budgets import Levels
 from pacdp.federation.checkpoint import Checkpoint
 from pacdp.federation.client import Client
 from pacdp.federation.configuration import (
     Aggregation,
-    HotStart,
     Model,
     Optimiser,
     Privacy,
     Recipe,
     Training,
+    WarmStart,
 )
-from pacdp.federation.local_model import Workbench
+from pacdp.federation.local_model import LocalModel
 from pacdp.federation.messages import Broadcast, Reply
 from pacdp.federation.plan import ClientPlan, Plan, make_plan
 from pacdp.federation.population import Population
@@ -25,13 +25,14 @@ from pacdp.federation.simulation import simulate
 __all__ = [
     "Aggregation",
     "Broadcast",
+    "BudgetSchedule",
     "Callback",
     "Checkpoint",
     "Client",
     "ClientPlan",
     "ClientResult",
-    "HotStart",
     "Levels",
+    "LocalModel",
     "Model",
     "Optimiser",
     "Plan",
@@ -42,9 +43,8 @@ __all__ = [
     "Result",
     "RoundResult",
     "Server",
-    "Spending",
     "Training",
-    "Workbench",
+    "WarmStart",
     "make_plan",
     "run_rounds",
     "simulate",

@@ -18,7 +18,7 @@ from pacdp.config import Real, Settings
 NOTHING = 1e-9
 
 
-class Spending(Settings):
+class BudgetSchedule(Settings):
     """What share of its budget each participation of a client spends.
 
     ``even``
@@ -30,7 +30,7 @@ class Spending(Settings):
         often than planned has less noise from then on; one that is asked more often has more noise,
         and refuses only when all is spent.
 
-    >>> late = Spending(policy="late", growth=3)
+    >>> late = BudgetSchedule(policy="late", growth=3)
     >>> [round(late.share(made=made, spent=0.0, planned=3, ahead=3), 3) for made in range(3)]
     [0.174, 0.302, 0.523]
     """

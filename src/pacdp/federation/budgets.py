@@ -49,7 +49,7 @@ class Levels(Settings):
             held[held.index(0)] += 1
         return held
 
-    def deal(self, clients: int, seed: int) -> list[float]:
+    def assign(self, clients: int, seed: int) -> list[float]:
         """Each client's budget; who gets which is drawn from the seed."""
         random = np.random.default_rng([seed, clients])
         if self.assignment == "sampled":
@@ -62,14 +62,14 @@ class Levels(Settings):
 Budgets = float | tuple[float, ...] | Levels
 
 
-def deal_budgets(budgets: Budgets | Sequence[float], clients: int, seed: int) -> list[float]:
+def assign_budgets(budgets: Budgets | Sequence[float], clients: int, seed: int) -> list[float]:
     """One ε for each client.
 
-    >>> deal_budgets(0.1, clients=3, seed=0)
+    >>> assign_budgets(0.1, clients=3, seed=0)
     [0.1, 0.1, 0.1]
     """
     if isinstance(budgets, Levels):
-        found = budgets.deal(clients, seed)
+        found = budgets.assign(clients, seed)
     elif isinstance(budgets, int | float):
         found = [float(budgets)] * clients
     else:

@@ -18,7 +18,7 @@ from pacdp.errors import DataError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress:
+class CheckpointState:
     """Where a run stands after a round."""
 
     round: int
@@ -43,7 +43,7 @@ class Checkpoint:
     >>> checkpoint = Checkpoint(path, run="a")
     >>> checkpoint.load() is None
     True
-    >>> checkpoint.save(Progress(round=1, server={}, made={0: []}, refused={}, failed={}))
+    >>> checkpoint.save(CheckpointState(round=1, server={}, made={0: []}, refused={}, failed={}))
     >>> checkpoint.load().round
     1
     """
@@ -52,16 +52,16 @@ class Checkpoint:
         self.path = path
         self.run = run
 
-    def save(self, progress: Progress) -> None:
+    def save(self, state: CheckpointState) -> None:
         """Replace the file, whole or not at all."""
         beside = self.path.with_name(f".{self.path.name}.new")
         with beside.open("wb") as out:
-            torch.save(stamped({"run": self.run, **vars(progress)}), out)
+            torch.save(stamped({"run": self.run, **vars(state)}), out)
             out.flush()
             os.fsync(out.fileno())
         beside.replace(self.path)
 
-    def load(self) -> Progress | None:
+    def load(self) -> CheckpointState | None:
         """The last saved progress, or None; that of another plan or version is refused."""
         if not self.path.exists():
             return None
@@ -71,11 +71,11 @@ class Checkpoint:
             refuse_other_arithmetic(self.path, content, mark="run", anew=RUN_AGAIN)
             content = without_stamp(content)
             run = content.pop("run")
-            progress = Progress(**content)
+            state = CheckpointState(**content)
         except DataError:
             raise
         except Exception as error:  # a damaged file can fail in any way
             raise DataError(f"{self.path}: is no checkpoint ({error})") from error
         if run != self.run:
             raise DataError(f"{self.path}: is of another plan, must be of {self.run}")
-        return progress
+        return state

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from pacdp.clipping import Bounded, NoiseSource, centred_count, clip_upload, release
 from pacdp.errors import BudgetExceededError
-from pacdp.federation.local_model import Tensors, Workbench
+from pacdp.federation.local_model import LocalModel, Tensors
 from pacdp.federation.messages import Broadcast
-from pacdp.federation.optimizers import Stepper
+from pacdp.federation.optimizers import ParameterOptimizer
 from pacdp.federation.plan import ClientPlan, Plan
 from pacdp.federation.release_guard import ALL_UNITS, ReleaseGuard, Units
-from pacdp.methods import Answer, Public
+from pacdp.methods import Answer, SharedState
 
 # Where the noise and the hidden coins of a round come from.
 NoiseOf = Callable[[int], NoiseSource]
@@ -30,25 +30,27 @@ def local_batches(plan: Plan, client: int, round: int) -> Iterator[NDArray[np.in
 
     It depends on public numbers alone: each unit is in one batch of each pass.
     """
-    task = plan.clients[client]
-    if task.batches == 1:
-        for _ in range(task.steps):
+    client_plan = plan.clients[client]
+    if client_plan.batches == 1:
+        for _ in range(client_plan.steps):
             yield None
         return
     # As np.array_split does: the first parts have one more where it does not come out even.
-    size, longer = divmod(task.units, task.batches)
+    size, longer = divmod(client_plan.units, client_plan.batches)
     border = longer * (size + 1)
-    for number in range(task.passes):
-        order = np.random.default_rng([plan.seed, client, round, number]).permutation(task.units)
+    for number in range(client_plan.passes):
+        order = np.random.default_rng([plan.seed, client, round, number]).permutation(
+            client_plan.units
+        )
         parts = [
             *np.sort(order[:border].reshape(longer, size + 1), axis=1),
             *np.sort(order[border:].reshape(-1, size), axis=1),
         ]
-        yield from parts[: task.steps - number * task.batches]
+        yield from parts[: client_plan.steps - number * client_plan.batches]
 
 
-class Participation:
-    """One participation as the method sees it. See :class:`~pacdp.methods.Work`."""
+class GuardedClientContext:
+    """One participation as the method sees it. See :class:`~pacdp.methods.ClientContext`."""
 
     def __init__(
         self,
@@ -59,7 +61,7 @@ class Participation:
         scale: float,
         records: tuple[Tensor, Tensor],
         units: Tensor | None,
-        bench: Workbench,
+        local_model: LocalModel,
         noise: NoiseSource,
     ) -> None:
         self._plan = plan
@@ -67,10 +69,10 @@ class Participation:
         self._broadcast = broadcast
         self._inputs, self._targets = records
         self._unit_of = units
-        self._bench = bench
+        self._local_model = local_model
         self._noise = noise
         self._guard = ReleaseGuard(plan, client, scale=scale)
-        self._step: Stepper | None = None
+        self._step: ParameterOptimizer | None = None
         self._everything = torch.arange(len(self._inputs))
         # Kept by identity, with the objects themselves so that no other can take their place:
         # what was summed over which records, drawn at which rate, and what may leave.
@@ -81,12 +83,12 @@ class Participation:
         self._clean = True
 
     @property
-    def client(self) -> int:
+    def client_id(self) -> int:
         return self._client
 
     @property
-    def public(self) -> Public:
-        return self._broadcast.public
+    def shared_state(self) -> SharedState:
+        return self._broadcast.shared_state
 
     @property
     def round(self) -> int:
@@ -97,7 +99,7 @@ class Participation:
         return self._plan.rounds
 
     @property
-    def task(self) -> ClientPlan:
+    def client_plan(self) -> ClientPlan:
         return self._plan.clients[self._client]
 
     def batches(self) -> Iterator[Tensor]:
@@ -113,13 +115,15 @@ class Participation:
         """A copy of a batch that may be summed: records once each, on a model that is clean."""
         if not self._clean:
             raise BudgetExceededError(
-                f"client {self.task.name}: the model was trained without noise, and every gradient "
-                "depends on every record; only a clipped update may be released"
+                f"client {self.client_plan.name}: the model was trained without noise, and every "
+                "gradient depends on every record; only a clipped update may be released"
             )
         # From the end counted, a record would have a second number.
         distinct = len((batch % len(self._everything)).unique()) == len(batch)
         if batch is not self._everything and not distinct:
-            raise BudgetExceededError(f"client {self.task.name}: a record is twice in a batch")
+            raise BudgetExceededError(
+                f"client {self.client_plan.name}: a record is twice in a batch"
+            )
         return batch if batch is self._everything else batch.clone()
 
     def clipped_sum(self, batch: Tensor, bound: float) -> Bounded:
@@ -128,27 +132,27 @@ class Participation:
     def sampled_sum(self, rate: float, bound: float) -> Bounded:
         # Every record is computed, and the coins are factors of 0 or 1: neither the time taken nor
         # the rounding of other records reveals which were drawn.
-        present = self._noise.coins(self.task.units, rate)
+        present = self._noise.coins(self.client_plan.units, rate)
         return self._summed(self._checked(self._everything), bound, rate=rate, present=present)
 
     def _summed(
         self, batch: Tensor, bound: float, *, rate: float, present: Tensor | None
     ) -> Bounded:
         inputs, targets = self._records(batch)
-        total = self._bench.gradient(
+        total = self._local_model.gradient(
             *(inputs, targets), clipping_bound=bound, units=self._units(batch), present=present
         )
         self._sums.append((total, batch, rate))
         return total
 
     def norms(self, batch: Tensor) -> Tensor:
-        if self._plan.made_method.private:
-            raise BudgetExceededError(f"client {self.task.name}: lengths are not paid for")
+        if self._plan.algorithm.private:
+            raise BudgetExceededError(f"client {self.client_plan.name}: lengths are not paid for")
         return self._norms(batch)
 
     def _norms(self, batch: Tensor) -> Tensor:
         inputs, targets = self._records(batch)
-        return self._bench.gradient.norms(inputs, targets, units=self._units(batch))
+        return self._local_model.gradient.norms(inputs, targets, units=self._units(batch))
 
     def count_within(self, batch: Tensor, bound: float) -> Bounded:
         batch = self._checked(batch)
@@ -161,10 +165,10 @@ class Participation:
         return count
 
     def clipped_update(self, bound: float) -> Bounded:
-        return self._clipped(self._difference(self._bench.state()), bound)
+        return self._clipped(self._difference(self._local_model.state()), bound)
 
     def clipped_model(self, bound: float) -> Bounded:
-        return self._clipped(self._bench.state(), bound)
+        return self._clipped(self._local_model.state(), bound)
 
     def _clipped(self, values: Tensors, bound: float) -> Bounded:
         plan = self._plan
@@ -175,9 +179,9 @@ class Participation:
     def plain_mean(self, batch: Tensor) -> Tensors:
         inputs, targets = self._records(batch)
         with torch.enable_grad():
-            loss = self._bench.loss(self._bench.model(inputs), targets).mean()
-            found = torch.autograd.grad(loss, list(self._bench.parameters.values()))
-        return dict(zip(self._bench.parameters, found, strict=True))
+            loss = self._local_model.loss(self._local_model.model(inputs), targets).mean()
+            found = torch.autograd.grad(loss, list(self._local_model.parameters.values()))
+        return dict(zip(self._local_model.parameters, found, strict=True))
 
     def _units(self, batch: Tensor) -> Tensor | None:
         units = self._unit_of
@@ -187,25 +191,25 @@ class Participation:
         inputs, targets = self._inputs, self._targets
         return (inputs, targets) if batch is self._everything else (inputs[batch], targets[batch])
 
-    def release(self, value: Bounded, *, charge: int = 0, divisor: float | None = None) -> Tensors:
-        paid = self._guard.paid(charge)
+    def release(self, value: Bounded, *, index: int = 0, divisor: float | None = None) -> Tensors:
+        paid = self._guard.paid(index)
         records, drawn = next(
             ((batch, rate) for known, batch, rate in self._sums if known is value), (None, 0.0)
         )
         event = value.event(paid.z)
-        public = self.task.divisor if divisor is None else divisor
+        public_divisor = self.client_plan.divisor if divisor is None else divisor
         self._guard.authorize(
-            charge,
+            index,
             adjacency=event.adjacency,
             unit=event.unit,
             sensitivity=event.sensitivity,
             # A value that was not computed here is refused: nothing is paid for at rate 0.
             sampling_rate=drawn,
             units=[] if records is None else [self._units_of(records, drawn)],
-            divisor=public,
+            divisor=public_divisor,
         )
         self._sums = [entry for entry in self._sums if entry[0] is not value]
-        made = release(value, z=paid.z, divisor=public, noise=self._noise)
+        made = release(value, z=paid.z, divisor=public_divisor, noise=self._noise)
         self._may_leave.append(made)
         return made
 
@@ -218,14 +222,16 @@ class Participation:
 
     def step(self, gradient: Tensors) -> None:
         known = any(made is gradient for made in self._may_leave)
-        self._clean = self._clean and (known or not self._plan.made_method.private)
+        self._clean = self._clean and (known or not self._plan.algorithm.private)
         if self._step is None:
-            self._step = Stepper.of_client(self._plan.training.optimiser, self._bench.parameters)
+            self._step = ParameterOptimizer.of_client(
+                self._plan.training.optimiser, self._local_model.parameters
+            )
         self._step(gradient)
         self.steps += 1
 
     def update(self) -> Tensors:
-        made = self._difference(self._bench.state())
+        made = self._difference(self._local_model.state())
         if self._clean:
             self._may_leave.append(made)
         return made

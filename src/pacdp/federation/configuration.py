@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from pacdp.config import Count, Real, Settings, Whole
 from pacdp.features import Features, Track
-from pacdp.federation.budget_schedule import Spending
+from pacdp.federation.budget_schedule import BudgetSchedule
 from pacdp.federation.budgets import Levels
 from pacdp.privacy import DEFAULT_DELTA
 
@@ -104,12 +104,12 @@ class Privacy(Settings):
         "total", description="What ε covers: the training, or each release alone (the paper)."
     )
     accountant: str | None = Field(None, description="exact unless named.")
-    spending: Spending = Field(
-        Spending(), description="How a budget is spread over a client's participations."
+    spending: BudgetSchedule = Field(
+        BudgetSchedule(), description="How a budget is spread over a client's participations."
     )
 
 
-class HotStart(Settings):
+class WarmStart(Settings):
     """A first model trained on public data."""
 
     proxy: str | None = Field(
@@ -127,7 +127,7 @@ class Recipe(Settings):
     training: Training = Field(description="Rounds, batches, steps and the clients' optimiser.")
     server: Aggregation = Field(Aggregation(), description="How updates are combined.")
     privacy: Privacy = Field(Privacy(), description="What clients are promised.")
-    hot_start: HotStart | None = Field(None, description="A first model from public data.")
+    hot_start: WarmStart | None = Field(None, description="A first model from public data.")
     representation: Features | None = Field(
         None, description="What the model sees instead of the records."
     )

@@ -14,27 +14,27 @@ from pacdp.models import build_model
 Tensors = dict[str, Tensor]
 
 
-class Workbench:
+class LocalModel:
     """A plan's model on a device, with its loss and its clipping.
 
-    ``make`` gives a model of the user's own; by default it is the one that the plan names. The
-    weights it starts with are the plan's first model.
+    ``make_model`` builds a custom model; by default it is the one that the plan names. The weights
+    it starts with are the plan's first model.
     """
 
     def __init__(
-        self, plan: Plan, *, device: str = "cpu", make: Callable[[], nn.Module] | None = None
+        self, plan: Plan, *, device: str = "cpu", make_model: Callable[[], nn.Module] | None = None
     ) -> None:
         self.plan = plan
         self.device = device
-        self.model = (make() if make else named_model(plan)).to(device)
+        self.model = (make_model() if make_model else named_model(plan)).to(device)
         self.loss = plan.task.loss
         self.gradient = ClippedGradient(
             self.model, self.loss, adjacency=plan.adjacency, unit=plan.unit
         )
         self.parameters = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         self.coordinates = sum(parameter.numel() for parameter in self.parameters.values())
-        for task in plan.clients:
-            for charge in task.charges:
+        for client in plan.clients:
+            for charge in client.charges:
                 check_noise(charge.z, self.coordinates)
 
     def state(self) -> Tensors:

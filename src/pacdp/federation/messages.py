@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pacdp.federation.local_model import Tensors
-from pacdp.methods import Public
+from pacdp.methods import SharedState
 
 
 @dataclass(frozen=True)
@@ -13,7 +13,7 @@ class Broadcast:
 
     round: int
     model: Tensors
-    public: Public = field(default_factory=dict)
+    shared_state: SharedState = field(default_factory=dict)
     """The method's state on the server. A client need not believe any of it."""
 
 

@@ -9,11 +9,11 @@ from torch import Tensor
 from pacdp.federation.configuration import Aggregation, Optimiser
 
 
-class Stepper:
+class ParameterOptimizer:
     """An optimiser of some parameters: called with a gradient, it moves them.
 
     >>> parameters = {"w": torch.ones(2)}
-    >>> move = Stepper.of_client(Optimiser(lr=0.5), parameters)
+    >>> move = ParameterOptimizer.of_client(Optimiser(lr=0.5), parameters)
     >>> move({"w": torch.ones(2)})
     >>> parameters["w"]
     tensor([0.5000, 0.5000])

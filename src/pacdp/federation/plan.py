@@ -30,7 +30,7 @@ from pacdp.arithmetic import ARITHMETIC, refuse_other_arithmetic
 from pacdp.clipping.numerics import check_clipping_bound
 from pacdp.config import Settings, explain
 from pacdp.errors import DataError, InputError
-from pacdp.federation.budgets import deal_budgets
+from pacdp.federation.budgets import assign_budgets
 from pacdp.federation.client_sampling import (
     participants,
     participation_cap,
@@ -38,7 +38,7 @@ from pacdp.federation.client_sampling import (
 )
 from pacdp.federation.configuration import Privacy, Recipe, Training
 from pacdp.federation.population import Population
-from pacdp.methods import Charge, Method, Terms, build_method, name_of
+from pacdp.methods import CalibrationRequest, Method, ReleaseSpec, build_method, name_of
 from pacdp.privacy import Adjacency, Guarantee, Ledger, Release, Scope, account, total_mu
 from pacdp.tasks import Task, load_task
 
@@ -68,7 +68,7 @@ class ClientPlan(Settings):
     """Local steps in a participation."""
     divisor: float
     """The public number by which a sum is divided: the units of a batch."""
-    charges: tuple[Charge, ...]
+    charges: tuple[ReleaseSpec, ...]
     """What a participation releases; nothing where a method adds no noise."""
 
     @property
@@ -142,10 +142,12 @@ class Plan(Recipe):
     @model_validator(mode="after")
     def _honest(self) -> Self:
         """With a guarantee every client has noise, and without one nobody has a budget."""
-        private = self.made_method.private
-        for task in self.clients:
-            if (private and not task.charges) or (task.budget is None) == private:
-                raise ValueError(f"method {self.method}: noise or budget of {task.name} do not fit")
+        private = self.algorithm.private
+        for client in self.clients:
+            if (private and not client.charges) or (client.budget is None) == private:
+                raise ValueError(
+                    f"method {self.method}: noise or budget of {client.name} do not fit"
+                )
         return self
 
     @property
@@ -186,10 +188,10 @@ class Plan(Recipe):
     def label(self) -> str:
         """A mark on the ledger's rows where a budget is not what it seems."""
         scope = "" if self.privacy.scope == "total" else self.privacy.scope
-        return ", ".join(part for part in (self.made_method.label, scope) if part)
+        return ", ".join(part for part in (self.algorithm.label, scope) if part)
 
     @cached_property
-    def made_method(self) -> Method:
+    def algorithm(self) -> Method:
         """The method with its settings."""
         return build_method(self.method, self.settings)
 
@@ -204,7 +206,7 @@ class Plan(Recipe):
         )
         return drawn[round]
 
-    def participation(self, client: int, *, scale: float = 1.0) -> list[Release]:
+    def planned_releases(self, client: int, *, scale: float = 1.0) -> list[Release]:
         """What one participation of a client releases, record by record, its noise scaled."""
         return [
             _release(
@@ -214,51 +216,51 @@ class Plan(Recipe):
             for charge in self.clients[client].charges
         ]
 
-    def noise_scale(self, client: int, round: int, book: Ledger) -> float:  # noqa: A002
+    def noise_scale(self, client: int, round: int, ledger: Ledger) -> float:  # noqa: A002
         """The noise of a participation over that of even spending, after what its run has spent.
 
         Infinite where nothing is left to spend.
         """
-        task, spending = self.clients[client], self.privacy.spending
+        client_plan, spending = self.clients[client], self.privacy.spending
         if spending.policy == "even":
             return 1.0
-        made = book.count_releases(self.run)
-        whole = total_mu(self.participation(client)) ** 2 * task.participations
+        made = ledger.count_releases(self.run)
+        whole = total_mu(self.planned_releases(client)) ** 2 * client_plan.participations
         share = spending.share(
-            made=made.total() // task.each,
+            made=made.total() // client_plan.each,
             spent=total_mu(one.times(count) for one, count in made.items()) ** 2 / whole,
-            planned=task.participations,
+            planned=client_plan.participations,
             ahead=participations_ahead(
                 **self.training.asking(len(self.clients)), rounds=self.rounds, start=round
             ),
         )
-        return math.inf if not share else 1 / math.sqrt(task.participations * share)
+        return math.inf if not share else 1 / math.sqrt(client_plan.participations * share)
 
-    def most_releases(self, client: int) -> int:
+    def max_releases(self, client: int) -> int:
         """How many releases per record a client makes at most, whatever it is asked."""
-        task = self.clients[client]
+        client_plan = self.clients[client]
         # What is re-planned may be asked for in any round, and shrinks.
         replanned = self.privacy.spending.policy == "replan"
-        return task.each * (self.rounds if replanned else task.participations)
+        return client_plan.each * (self.rounds if replanned else client_plan.participations)
 
-    def certified(self, made: Sequence[Release]) -> Guarantee | None:
+    def certify(self, releases: Sequence[Release]) -> Guarantee | None:
         """What some releases certify; None where a method has no guarantee."""
-        if not self.made_method.private:
+        if not self.algorithm.private:
             return None
-        if not made:
+        if not releases:
             return Guarantee(
                 epsilon=0.0, delta=self.privacy.delta, adjacency=self.adjacency, unit=self.unit
             )
-        return account(made, delta=self.privacy.delta)
+        return account(releases, delta=self.privacy.delta)
 
-    def planned(self, client: int, participations: int | None = None) -> Guarantee | None:
+    def planned_guarantee(self, client: int, participations: int | None = None) -> Guarantee | None:
         """What a client's releases certify at even noise, if it answers so often or as planned.
 
         However a budget moves, the whole of it is the same.
         """
         times = self.clients[client].participations if participations is None else participations
-        made = self.participation(client)
-        return self.certified([release.times(release.count * times) for release in made])
+        made = self.planned_releases(client)
+        return self.certify([release.times(release.count * times) for release in made])
 
     def budget(self, client: int) -> Guarantee | None:
         """What the client's book may be charged.
@@ -271,7 +273,7 @@ class Plan(Recipe):
             return None
         if not self.label:
             return _budget(asked, self.privacy.delta, self.adjacency, self.unit)
-        planned = self.planned(client)
+        planned = self.planned_guarantee(client)
         assert planned is not None
         # Inverted and inverted again, on the safe side both times, it must still fit.
         return replace(
@@ -366,13 +368,13 @@ def make_plan(
     if per_round > len(sizes):
         raise InputError(f"clients_per_round = {per_round}: must be at most {len(sizes)}")
     cap = participation_cap(**training.asking(len(sizes)), rounds=training.rounds)
-    budgets = deal_budgets(privacy.epsilon, len(sizes), seed)
+    budgets = assign_budgets(privacy.epsilon, len(sizes), seed)
     used = method.budgets(budgets)
     clients = []
     for (name, records), asked_for, epsilon in zip(sizes.items(), budgets, used, strict=True):
         client = _client(name, records, counted[name], asked_for, epsilon, cap, training)
-        charges = method.charges(
-            Terms(
+        charges = method.specify_releases(
+            CalibrationRequest(
                 epsilon=epsilon,
                 delta=privacy.delta,
                 adjacency=Adjacency.parse(privacy.adjacency),
@@ -415,11 +417,11 @@ def make_plan(
         again=again,
         clients=tuple(clients),
     )
-    method.refuse_plan(made.terms)
+    method.check_plan(made.terms)
     return made
 
 
-def _refuse_moving(privacy: Privacy, method: Method, charges: Sequence[Charge]) -> None:
+def _refuse_moving(privacy: Privacy, method: Method, charges: Sequence[ReleaseSpec]) -> None:
     """Refuse budgets that move where only even spending is covered."""
     where = f"spending = {privacy.spending.policy}: must be even"
     if any(charge.sampling_rate < 1 for charge in charges):

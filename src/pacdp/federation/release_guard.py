@@ -19,7 +19,7 @@ class ReleaseGuard:
 
     def __init__(self, plan: Plan, client: int, *, scale: float) -> None:
         self._client = plan.clients[client]
-        self._paid = plan.participation(client, scale=scale)
+        self._paid = plan.planned_releases(client, scale=scale)
         self._times = np.zeros((len(self._paid), self._client.units), np.int64)
 
     def paid(self, index: int) -> Release:

@@ -118,7 +118,7 @@ class Result:
     """The headline metric of the best constant prediction, such as the most frequent class."""
     accuracies: Sequence[float | None]
     """The accuracy that each client sees."""
-    books: Sequence[Ledger | None]
+    ledgers: Sequence[Ledger | None]
     seconds: float
     refused: Counter[int] = field(default_factory=Counter)
     """How often each client refused because its plan or its budget was used up."""
@@ -134,10 +134,10 @@ class Result:
         return [self._client(number) for number in range(len(self.plan.clients))]
 
     def _client(self, number: int) -> ClientResult:
-        plan, client, book = self.plan, self.plan.clients[number], self.books[number]
+        plan, client, ledger = self.plan, self.plan.clients[number], self.ledgers[number]
         # A durable ledger may hold the releases of other runs as well.
-        releases = [] if book is None else list_releases(book.count_releases(plan.run))
-        planned, spent = plan.planned(number), plan.certified(releases)
+        releases = [] if ledger is None else list_releases(ledger.count_releases(plan.run))
+        planned, spent = plan.planned_guarantee(number), plan.certify(releases)
         noise = [release.noise_multiplier for release in releases]
         noise_planned = tuple(charge.noise_multiplier for charge in client.charges)
         sampled = [charge.sampling_rate for charge in client.charges if charge.sampling_rate < 1]
@@ -148,7 +148,7 @@ class Result:
             epsilon_budget=client.budget,
             epsilon_planned=None if planned is None else planned.epsilon,
             epsilon_spent=None if spent is None else spent.epsilon,
-            epsilon_ledger=None if book is None else book.filter.realised.epsilon,
+            epsilon_ledger=None if ledger is None else ledger.filter.realised.epsilon,
             delta=plan.privacy.delta,
             adjacency=plan.privacy.adjacency,
             label=plan.label,

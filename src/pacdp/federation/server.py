@@ -16,7 +16,7 @@ from pacdp.errors import InputError
 from pacdp.federation.client_context import NoiseOf
 from pacdp.federation.local_model import Tensors
 from pacdp.federation.messages import Answers, Broadcast, Refusal, Reply
-from pacdp.federation.optimizers import Stepper
+from pacdp.federation.optimizers import ParameterOptimizer
 from pacdp.federation.plan import Plan
 from pacdp.federation.weights import client_weights
 from pacdp.validation import FloatArray
@@ -42,25 +42,25 @@ class Server:
     def __init__(self, plan: Plan, initial: Tensors, *, noise: NoiseOf | None = None) -> None:
         self.plan = plan
         self._noise = noise or (lambda number: SystemNoise())
-        self._downlink = plan.made_method.downlink(
-            rounds=plan.rounds, tasks=plan.clients, delta=plan.privacy.delta
+        self._broadcast_noise = plan.algorithm.broadcast_noise(
+            rounds=plan.rounds, clients=plan.clients, delta=plan.privacy.delta
         )
         self._model = {name: value.clone() for name, value in initial.items()}
-        self._move = Stepper.of_server(plan.server, self._model)
-        self.public = plan.made_method.start(len(plan.clients))
+        self._move = ParameterOptimizer.of_server(plan.server, self._model)
+        self.shared_state = plan.algorithm.initial_state(len(plan.clients))
         self.spoiled: list[int] = []
         self._average = AveragedModel(plan)
 
     def broadcast(self, round: int) -> Broadcast:  # noqa: A002
         """What is sent to the clients of a round."""
         model = {name: value.clone() for name, value in self._model.items()}
-        if self._downlink:
+        if self._broadcast_noise:
             sent = Bounded(values=model, bound=1.0, sensitivity=1.0, adjacency=self.plan.adjacency)
-            model = release(sent, z=self._downlink, divisor=1.0, noise=self._noise(round))
+            model = release(sent, z=self._broadcast_noise, divisor=1.0, noise=self._noise(round))
             # What was sent is the model from now on: updates are from there.
             for name, value in self._model.items():
                 value.copy_(model[name])
-        return Broadcast(round, model, self.public)
+        return Broadcast(round, model, self.shared_state)
 
     @property
     def rounds(self) -> int:
@@ -84,7 +84,7 @@ class Server:
         replies = [answer for answer in answers.values() if isinstance(answer, Reply)]
         if any(reply.round != round for reply in replies):
             raise InputError(f"answers: must be of round {round + 1}")
-        bound = self.plan.made_method.followed(self.public)
+        bound = self.plan.algorithm.adapted_bound(self.shared_state)
         self.combine(replies)
         self.finish_round(round)
         return RoundOutcome(
@@ -111,8 +111,8 @@ class Server:
         if replies:
             mean = self._mean_update(replies)
             self._move({name: -value for name, value in mean.items()})
-            self.public = self.plan.made_method.learn(
-                self.public,
+            self.shared_state = self.plan.algorithm.update_state(
+                self.shared_state,
                 {r.client: (self.plan.clients[r.client], r.released) for r in replies},
             )
 
@@ -126,7 +126,7 @@ class Server:
             [reply.client for reply in replies],
             round=replies[0].round,
             scales=[reply.noise_scale for reply in replies],
-            public=self.public,
+            shared_state=self.shared_state,
         )
         return {name: _weighted_mean(name, replies, weights) for name in self._model}
 
@@ -141,7 +141,7 @@ class Server:
             "optimiser": self._move.state(),
             "average": self._average.model,
             "averaged": self._average.count,
-            "public": dict(self.public),
+            "public": dict(self.shared_state),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -150,7 +150,7 @@ class Server:
             value.copy_(state["model"][name])
         self._move.restore(state["optimiser"])
         self._average.model, self._average.count = state["average"], state["averaged"]
-        self.public = state["public"]
+        self.shared_state = state["public"]
 
     @property
     def model(self) -> Tensors:

@@ -14,11 +14,11 @@ from torch import nn
 
 from pacdp.data import Dataset, Partition
 from pacdp.errors import BudgetExceededError, InputError
-from pacdp.federation.checkpoint import Checkpoint, Progress
-from pacdp.federation.client import checked_book, simulated_noise
+from pacdp.federation.checkpoint import Checkpoint, CheckpointState
+from pacdp.federation.client import require_ledger, simulated_noise
 from pacdp.federation.engines.base import choose_engine
 from pacdp.federation.evaluation import accuracy_by_client, predict
-from pacdp.federation.local_model import Tensors, Workbench
+from pacdp.federation.local_model import LocalModel, Tensors
 from pacdp.federation.plan import Plan
 from pacdp.federation.results import Result, RoundResult
 from pacdp.federation.rounds import Callback, run_rounds
@@ -37,22 +37,22 @@ def simulate(
     partition: Partition,
     *,
     initial: Tensors | None = None,
-    books: Sequence[Ledger | None] | None = None,
+    ledgers: Sequence[Ledger | None] | None = None,
     failure_rate: float = 0.0,
     evaluate_every: int = 1,
-    observe: Observer | None = None,
+    on_round: Observer | None = None,
     checkpoint: Checkpoint | None = None,
     device: str = "cpu",
-    make: Callable[[], nn.Module] | None = None,
+    make_model: Callable[[], nn.Module] | None = None,
     engine: str = "auto",
 ) -> Result:
     """Run the plan on the clients of a partition.
 
-    ``books`` are the clients' ledgers; by default they are kept in memory. With durable ledgers
+    ``ledgers`` are the clients' ledgers; by default they are kept in memory. With durable ledgers
     noise comes from the operating system, so no two runs are the same. ``failure_rate`` is the
     probability that a client that is asked fails: half of those before they have paid, half after,
     when the release is paid for and lost. With a ``checkpoint`` the run goes on where it stood.
-    ``make`` gives a model of one's own. ``engine`` says how a round is computed
+    ``make_model`` gives a model of one's own. ``engine`` says how a round is computed
     (:mod:`pacdp.federation.engines.base`): the numbers are the same to rounding, and
     ``serial`` is for debugging.
 
@@ -69,29 +69,33 @@ def simulate(
     >>> [round(client.epsilon_spent, 6) for client in result.clients()]
     [1.0, 1.0, 1.0, 1.0]
     """
-    if checkpoint is not None and books is not None:
+    if checkpoint is not None and ledgers is not None:
         raise InputError("checkpoint: what ledgers have paid for cannot be done again")
-    if books is not None and len(books) != len(plan.clients):
-        raise InputError(f"books: are {len(books)}, must be {len(plan.clients)}, one a client")
-    bench = Workbench(plan, device=device, make=make)
+    if ledgers is not None and len(ledgers) != len(plan.clients):
+        raise InputError(f"ledgers: are {len(ledgers)}, must be {len(plan.clients)}, one a client")
+    local_model = LocalModel(plan, device=device, make_model=make_model)
     ledgers = [
-        checked_book(plan, client, None if books is None else books[client])
+        require_ledger(plan, client, None if ledgers is None else ledgers[client])
         for client in range(len(plan.clients))
     ]
-    computing = choose_engine(engine, bench, make=lambda: Workbench(plan, device=device, make=make))
-    first = bench.state() if initial is None else initial
+    computing = choose_engine(
+        engine, local_model, make=lambda: LocalModel(plan, device=device, make_model=make_model)
+    )
+    first = local_model.state() if initial is None else initial
     # No client has this number.
     server = Server(plan, first, noise=simulated_noise(plan.seed, -1))
-    history = _History(server, bench, dataset, ledgers, evaluate_every=evaluate_every)
+    history = _History(server, local_model, dataset, ledgers, evaluate_every=evaluate_every)
     callbacks: list[Callback] = [history]
     if checkpoint is not None:
         kept = _Checkpointing(checkpoint, server, history, engine=computing.name)
         kept.resume()
         callbacks.append(kept)
-    if observe is not None:
-        callbacks.append(_Observing(history, observe))
+    if on_round is not None:
+        callbacks.append(_Observing(history, on_round))
     transport = UnreliableTransport(
-        InProcessTransport(bench, partition.client_records(dataset), ledgers, engine=computing),
+        InProcessTransport(
+            local_model, partition.client_records(dataset), ledgers, engine=computing
+        ),
         failure_rate=failure_rate,
         seed=plan.seed,
     )
@@ -109,7 +113,7 @@ def simulate(
         metrics=plan.task.full_metrics(predicted, labels),
         chance=plan.task.baseline(labels),
         accuracies=accuracy_by_client(predicted, dataset, partition),
-        books=ledgers,
+        ledgers=ledgers,
         seconds=history.seconds,
         refused=history.refused,
         failed=history.failed,
@@ -122,14 +126,14 @@ class _History:
     def __init__(
         self,
         server: Server,
-        bench: Workbench,
+        local_model: LocalModel,
         dataset: Dataset,
         ledgers: Sequence[Ledger | None],
         *,
         evaluate_every: int,
     ) -> None:
-        self._server, self._bench = server, bench
-        self._inputs = dataset.test.inputs(bench.device)
+        self._server, self._local_model = server, local_model
+        self._inputs = dataset.test.inputs(local_model.device)
         self._labels = dataset.test.labels
         self._every = evaluate_every
         self._predicted: NDArray[Any] | None = None
@@ -168,9 +172,9 @@ class _History:
     def predict(self) -> NDArray[Any]:
         """What the model answers to the test records."""
         if self._predicted is None:
-            self._bench.load(self._server.model)
+            self._local_model.load(self._server.model)
             task = self._server.plan.task
-            self._predicted = predict(self._bench.model, self._inputs, task)
+            self._predicted = predict(self._local_model.model, self._inputs, task)
         return self._predicted
 
 
@@ -201,7 +205,7 @@ class _Checkpointing:
         """Replace the checkpoint."""
         history = self._history
         self._checkpoint.save(
-            Progress(
+            CheckpointState(
                 round=outcome.round + 1,
                 server=self._server.state(),
                 engine=self._engine,
@@ -225,34 +229,34 @@ class _Observing:
         self._observe(self._history.rows[-1])
 
 
-def _made(plan: Plan, books: Sequence[Ledger | None]) -> dict[int, list[dict[str, Any]]]:
+def _made(plan: Plan, ledgers: Sequence[Ledger | None]) -> dict[int, list[dict[str, Any]]]:
     """The releases that each client has paid for."""
     return {
-        number: [release.to_dict() for release in list_releases(book.count_releases(plan.run))]
-        for number, book in enumerate(books)
-        if book is not None
+        number: [release.to_dict() for release in list_releases(ledger.count_releases(plan.run))]
+        for number, ledger in enumerate(ledgers)
+        if ledger is not None
     }
 
 
 def _replay(
-    plan: Plan, books: Sequence[Ledger | None], made: Mapping[int, list[dict[str, Any]]]
+    plan: Plan, ledgers: Sequence[Ledger | None], made: Mapping[int, list[dict[str, Any]]]
 ) -> None:
     """Bring new books to where they stood."""
     for number, releases in made.items():
-        book = books[number]
-        if book is None or not releases:
+        ledger = ledgers[number]
+        if ledger is None or not releases:
             continue
-        for release in plan.participation(number):
+        for release in plan.planned_releases(number):
             if release.sampled:
                 whole = release.times(release.count * plan.clients[number].participations)
-                book.freeze(whole, run=plan.run, label=plan.label)
+                ledger.freeze(whole, run=plan.run, label=plan.label)
         again = [Release(**values) for values in releases]
-        book.reserve(*again, run=plan.run, label=plan.label)
+        ledger.reserve(*again, run=plan.run, label=plan.label)
 
 
-def _spent(books: Sequence[Ledger | None]) -> float | None:
+def _spent(ledgers: Sequence[Ledger | None]) -> float | None:
     """The most that any client has been charged so far."""
-    states = [book.filter for book in books if book is not None]
+    states = [ledger.filter for ledger in ledgers if ledger is not None]
     # A sampled plan is charged as a whole when it is frozen: at most its budget.
     whole = [state.budget.epsilon for state in states if state.frozen]
     single = [state for state in states if not state.frozen]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pacdp.federation.plan import Plan
-from pacdp.methods import Public
+from pacdp.methods import SharedState
 from pacdp.validation import FloatArray
 
 
@@ -22,7 +22,7 @@ def client_weights(
     *,
     round: int,  # noqa: A002
     scales: Sequence[float] | None = None,
-    public: Public | None = None,
+    shared_state: SharedState | None = None,
 ) -> FloatArray:
     """One weight for each client that answered; they add up to one.
 
@@ -35,34 +35,36 @@ def client_weights(
     ====================  ===============================================
 
     Methods without noise weigh by size. ``scales`` are those of the noise, where budgets move.
-    ``public`` is the method's state on the server at the time the clients were asked: if clipping
-    bounds depend on it, C_i is the bound that was in use.
+    ``shared_state`` is the method's state on the server at the time the clients were asked: if
+    clipping bounds depend on it, C_i is the bound that was in use.
     """
-    tasks = [plan.clients[number] for number in answered]
-    sizes = np.array([task.records for task in tasks], float)
-    noises = [task.noise_multiplier for task in tasks]
+    clients = [plan.clients[number] for number in answered]
+    sizes = np.array([client.records for client in clients], float)
+    noises = [client.noise_multiplier for client in clients]
     known = np.array([noise for noise in noises if noise is not None], float)
-    if len(known) < len(tasks):
+    if len(known) < len(clients):
         return sizes / sizes.sum()
     if scales is not None:
         known *= scales
     rule = plan.server.weights
     if rule == "epsilon":
-        raw = sizes * np.array([task.epsilon for task in tasks])
+        raw = sizes * np.array([client.epsilon for client in clients])
     elif rule == "inverse-noise":
         raw = sizes / known
     elif rule == "tempered":
-        everyone = [task.noise_multiplier or 0.0 for task in plan.clients]
+        everyone = [client.noise_multiplier or 0.0 for client in plan.clients]
         raw = sizes / (known**2 + np.median(everyone) ** 2)
     elif rule == "inverse-variance":
-        method = plan.made_method
-        state = method.start(len(plan.clients)) if public is None else public
-        planned = [method.bound(task.epsilon, round=round, rounds=plan.rounds) for task in tasks]
+        method = plan.algorithm
+        state = method.initial_state(len(plan.clients)) if shared_state is None else shared_state
+        planned = [
+            method.bound(client.epsilon, round=round, rounds=plan.rounds) for client in clients
+        ]
         bounds = [
-            method.bound_in_use(bound, state, client)
+            method.current_bound(bound, state, client)
             for bound, client in zip(planned, answered, strict=True)
         ]
-        raw = (np.array([task.divisor for task in tasks]) / (known * bounds)) ** 2
+        raw = (np.array([client.divisor for client in clients]) / (known * bounds)) ** 2
     else:
         raw = sizes
     return raw / raw.sum()

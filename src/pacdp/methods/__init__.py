@@ -1,6 +1,14 @@
 """PAC-DP and what it is compared with, one file each, under one contract."""
 
-from pacdp.methods.base import Answer, Charge, Method, Public, Task, Terms, Work
+from pacdp.methods.base import (
+    Answer,
+    CalibrationRequest,
+    ClientContext,
+    Method,
+    PlannedClient,
+    ReleaseSpec,
+    SharedState,
+)
 from pacdp.methods.pac_dp import PacDp
 from pacdp.methods.registry import (
     METHODS,
@@ -14,13 +22,13 @@ from pacdp.methods.registry import (
 __all__ = [
     "METHODS",
     "Answer",
-    "Charge",
+    "CalibrationRequest",
+    "ClientContext",
     "Method",
     "PacDp",
-    "Public",
-    "Task",
-    "Terms",
-    "Work",
+    "PlannedClient",
+    "ReleaseSpec",
+    "SharedState",
     "build_method",
     "find_method",
     "import_method",

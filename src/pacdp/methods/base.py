@@ -2,9 +2,9 @@
 
 A method says which budgets are used, what a participation releases and at what noise, what a client
 does, and what the server learns from it. It is a frozen value made of plain settings. The client
-hands it a :class:`Work`, with which records can be read, sums clipped and noise added; what it
-returns leaves only if it was released. All that is in a method is public, and decided before any
-private record is read.
+hands it a :class:`ClientContext`, with which records can be read, sums clipped and noise added;
+what it returns leaves only if it was released. All that is in a method is public, and decided
+before any private record is read.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,10 +21,10 @@ from pacdp.privacy import Adjacency, Scope, calibrate
 
 Tensors = dict[str, Tensor]
 # What a method keeps on the server, from noised values alone. It is sent to every client.
-Public = Mapping[str, Any]
+SharedState = Mapping[str, Any]
 
 
-class Charge(Settings):
+class ReleaseSpec(Settings):
     """One kind of release that a participation makes, and how often it can touch one record."""
 
     noise_multiplier: float
@@ -43,7 +43,7 @@ class Charge(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Terms:
+class CalibrationRequest:
     """What a client's noise is calibrated from, all of it public."""
 
     epsilon: float
@@ -62,7 +62,7 @@ class Terms:
     """Everybody's."""
 
 
-class Task(Protocol):
+class PlannedClient(Protocol):
     """What a method may know of a client while it trains: its plan, all of it public."""
 
     @property
@@ -86,15 +86,15 @@ class Task(Protocol):
         """The public number by which a sum is divided."""
 
     @property
-    def charges(self) -> Sequence[Charge]:
+    def charges(self) -> Sequence[ReleaseSpec]:
         """What it releases."""
 
 
-class Work(Protocol):
+class ClientContext(Protocol):
     """One participation of one client, as its method sees it."""
 
     @property
-    def client(self) -> int:
+    def client_id(self) -> int:
         """Its number."""
 
     @property
@@ -106,11 +106,11 @@ class Work(Protocol):
         """T."""
 
     @property
-    def task(self) -> Task:
+    def client_plan(self) -> PlannedClient:
         """The client's part of the plan."""
 
     @property
-    def public(self) -> Public:
+    def shared_state(self) -> SharedState:
         """What the method keeps on the server."""
 
     def batches(self) -> Iterator[Tensor]:
@@ -140,7 +140,7 @@ class Work(Protocol):
     def plain_mean(self, batch: Tensor) -> Tensors:
         """The batch's mean gradient as it is. What is trained with it cannot leave as it is."""
 
-    def release(self, value: Bounded, *, charge: int = 0, divisor: float | None = None) -> Tensors:
+    def release(self, value: Bounded, *, index: int = 0, divisor: float | None = None) -> Tensors:
         """The value with a charge's noise, over the public divisor. Refused unless paid for."""
 
     def step(self, gradient: Tensors) -> None:
@@ -169,7 +169,7 @@ class Method(Settings):
     """Whether there is an ε at all."""
     label: ClassVar[str] = ""
     """A mark for ledgers where ε is not the cost of the whole training."""
-    needs: ClassVar[tuple[str, ...]] = ()
+    required_settings: ClassVar[tuple[str, ...]] = ()
     """Settings without which it cannot run."""
     bound_setting: ClassVar[str] = "clipping_bound"
     """The setting that holds its clipping bound, if it has one."""
@@ -194,60 +194,66 @@ class Method(Settings):
         """C_i^t as planned. It depends on the budget and the round alone."""
         raise NotImplementedError
 
-    def bound_in_use(self, planned: float, public: Public, client: int) -> float:
+    def current_bound(self, planned: float, shared_state: SharedState, client: int) -> float:
         """The bound that a client uses at the start of a round; usually the planned one."""
         return planned
 
-    def followed(self, public: Public) -> float | None:
+    def adapted_bound(self, shared_state: SharedState) -> float | None:
         """The bound that noised values have led to, the median of the clients'; usually none."""
         return None
 
-    def charges(self, terms: Terms) -> list[Charge]:
+    def specify_releases(self, request: CalibrationRequest) -> list[ReleaseSpec]:
         """What each participation releases, at the noise the budget asks for."""
-        return [clipped_gradients(terms)]
+        return [clipped_gradients(request)]
 
-    def divisor(self, usual: float, charges: Sequence[Charge], records: int) -> float:
+    def divisor(self, usual: float, specs: Sequence[ReleaseSpec], records: int) -> float:
         """The public number by which a sum is divided; usually the records of a batch."""
         return usual
 
-    def downlink(self, *, rounds: int, tasks: Sequence[Task], delta: float) -> float:
+    def broadcast_noise(
+        self, *, rounds: int, clients: Sequence[PlannedClient], delta: float
+    ) -> float:
         """σ of noise that the server adds to the models it sends; usually none."""
         return 0.0
 
-    def start(self, clients: int) -> Public:
+    def initial_state(self, clients: int) -> SharedState:
         """What the method keeps on the server before the first round."""
         return {}
 
-    def refuse_plan(self, terms: Mapping[str, Any]) -> None:
+    def check_plan(self, terms: Mapping[str, Any]) -> None:
         """Refuse a plan that the method's settings were not made for."""
 
-    def check(self, public: Public, client: int) -> None:
+    def check_state(self, shared_state: SharedState, client: int) -> None:
         """Refuse what a server sent if it cannot be used, before anything is paid."""
 
-    def learn(self, public: Public, heard: Mapping[int, tuple[Task, Sequence[Tensors]]]) -> Public:
+    def update_state(
+        self,
+        shared_state: SharedState,
+        replies: Mapping[int, tuple[PlannedClient, Sequence[Tensors]]],
+    ) -> SharedState:
         """What it keeps after a round, from what clients released beside their updates."""
-        return public
+        return shared_state
 
-    def train(self, work: Work) -> Answer:
+    def train(self, context: ClientContext) -> Answer:
         """One participation: clip, sum, noise and step through the local batches.
 
-        The sum carries the sensitivity of the bound that clipped it, and ``work.release`` scales
+        The sum carries the sensitivity of the bound that clipped it, and ``context.release`` scales
         the noise by nothing else.
         """
-        bound = self.bound(work.task.epsilon, round=work.round, rounds=work.rounds)
-        for batch in work.batches():
-            work.step(work.release(work.clipped_sum(batch, bound)))
-        return Answer(work.update())
+        bound = self.bound(context.client_plan.epsilon, round=context.round, rounds=context.rounds)
+        for batch in context.batches():
+            context.step(context.release(context.clipped_sum(batch, bound)))
+        return Answer(context.update())
 
 
-def clipped_gradients(terms: Terms, *, share: float = 1.0) -> Charge:
+def clipped_gradients(request: CalibrationRequest, *, share: float = 1.0) -> ReleaseSpec:
     """The releases of clipped sums that a share of the budget pays for, one in each pass.
 
     A share β of a Gaussian budget is β·μ², so the noise grows by 1/√β.
     """
     return _clipped_gradients(
-        *(terms.epsilon, terms.delta, terms.passes, terms.participations),
-        *(terms.adjacency, terms.accountant, terms.scope, share),
+        *(request.epsilon, request.delta, request.passes, request.participations),
+        *(request.adjacency, request.accountant, request.scope, share),
     )
 
 
@@ -261,7 +267,7 @@ def _clipped_gradients(
     accountant: str | None,
     scope: Scope,
     share: float,
-) -> Charge:
+) -> ReleaseSpec:
     # One for all who ask for the same.
     made = calibrate(
         epsilon=epsilon,
@@ -271,7 +277,7 @@ def _clipped_gradients(
         accountant=accountant,
         scope=scope,
     ).release()
-    return Charge(
+    return ReleaseSpec(
         noise_multiplier=made.noise_multiplier / share**0.5,
         sensitivity=made.sensitivity,
         each=passes,

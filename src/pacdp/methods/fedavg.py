@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from pacdp.methods.base import Answer, Charge, Method, Terms, Work
+from pacdp.methods.base import Answer, CalibrationRequest, ClientContext, Method, ReleaseSpec
 
 
 class FedAvg(Method):
@@ -15,12 +15,12 @@ class FedAvg(Method):
     name: ClassVar[str] = "fedavg"
     private: ClassVar[bool] = False
 
-    def charges(self, terms: Terms) -> list[Charge]:
+    def specify_releases(self, request: CalibrationRequest) -> list[ReleaseSpec]:
         """None: nothing is noised."""
         return []
 
-    def train(self, work: Work) -> Answer:
+    def train(self, context: ClientContext) -> Answer:
         """Ordinary local training."""
-        for batch in work.batches():
-            work.step(work.plain_mean(batch))
-        return Answer(work.update())
+        for batch in context.batches():
+            context.step(context.plain_mean(batch))
+        return Answer(context.update())

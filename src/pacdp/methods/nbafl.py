@@ -7,7 +7,14 @@ from typing import ClassVar
 from pydantic import Field
 
 from pacdp.config import Real
-from pacdp.methods.base import Answer, Charge, Method, Task, Terms, Work
+from pacdp.methods.base import (
+    Answer,
+    CalibrationRequest,
+    ClientContext,
+    Method,
+    PlannedClient,
+    ReleaseSpec,
+)
 from pacdp.privacy import calibrate
 
 
@@ -29,26 +36,26 @@ class Nbafl(Method):
         """C, whatever the budget and the round."""
         return self.clipping_bound
 
-    def charges(self, terms: Terms) -> list[Charge]:
+    def specify_releases(self, request: CalibrationRequest) -> list[ReleaseSpec]:
         """One upload a participation."""
         z = calibrate(
-            epsilon=terms.epsilon,
-            delta=terms.delta,
-            releases=terms.participations,
-            accountant=terms.accountant,
-            scope=terms.scope,
+            epsilon=request.epsilon,
+            delta=request.delta,
+            releases=request.participations,
+            accountant=request.accountant,
+            scope=request.scope,
         ).z
-        return [Charge(noise_multiplier=2 * float(z), sensitivity=2.0, each=1)]
+        return [ReleaseSpec(noise_multiplier=2 * float(z), sensitivity=2.0, each=1)]
 
-    def divisor(self, usual: float, charges: Sequence[Charge], records: int) -> float:
+    def divisor(self, usual: float, specs: Sequence[ReleaseSpec], records: int) -> float:
         """An upload is sent as it is."""
         return 1.0
 
-    def train(self, work: Work) -> Answer:
+    def train(self, context: ClientContext) -> Answer:
         """Ordinary local training, and one noised upload."""
-        for batch in work.batches():
-            work.step(work.plain_mean(batch))
-        return Answer(work.release(work.clipped_update(self.clipping_bound)))
+        for batch in context.batches():
+            context.step(context.plain_mean(batch))
+        return Answer(context.release(context.clipped_update(self.clipping_bound)))
 
 
 class NbaflOriginal(Nbafl):
@@ -65,29 +72,31 @@ class NbaflOriginal(Nbafl):
     name: ClassVar[str] = "nbafl-original"
     label: ClassVar[str] = "nbafl-original"
 
-    def charges(self, terms: Terms) -> list[Charge]:
+    def specify_releases(self, request: CalibrationRequest) -> list[ReleaseSpec]:
         """One upload a participation, at the published noise and the true sensitivity."""
-        c = math.sqrt(2 * math.log(1.25 / terms.delta))
-        noise = c * terms.participations * 2 / (terms.records * terms.epsilon)
-        return [Charge(noise_multiplier=noise, sensitivity=2.0, each=1)]
+        c = math.sqrt(2 * math.log(1.25 / request.delta))
+        noise = c * request.participations * 2 / (request.records * request.epsilon)
+        return [ReleaseSpec(noise_multiplier=noise, sensitivity=2.0, each=1)]
 
-    def downlink(self, *, rounds: int, tasks: Sequence[Task], delta: float) -> float:
+    def broadcast_noise(
+        self, *, rounds: int, clients: Sequence[PlannedClient], delta: float
+    ) -> float:
         """σ = 2cC·√(T² − L²N)/(m·N·ε) where T > L·√N: more looks at the model than uploads pay for.
 
         With clients that differ, the smallest m and ε stand for all.
         """
-        uploads = max(task.participations for task in tasks)
-        gap = rounds**2 - uploads**2 * len(tasks)
+        uploads = max(client.participations for client in clients)
+        gap = rounds**2 - uploads**2 * len(clients)
         if gap <= 0:
             return 0.0
         c = math.sqrt(2 * math.log(1.25 / delta))
-        fewest = min(task.records for task in tasks)
-        least = min(task.epsilon for task in tasks)
-        return 2 * c * self.clipping_bound * math.sqrt(gap) / (fewest * len(tasks) * least)
+        fewest = min(client.records for client in clients)
+        least = min(client.epsilon for client in clients)
+        return 2 * c * self.clipping_bound * math.sqrt(gap) / (fewest * len(clients) * least)
 
-    def train(self, work: Work) -> Answer:
+    def train(self, context: ClientContext) -> Answer:
         """Ordinary local training, and the noised model itself."""
-        for batch in work.batches():
-            work.step(work.plain_mean(batch))
-        model = work.release(work.clipped_model(self.clipping_bound))
-        return Answer(work.update_to(model))
+        for batch in context.batches():
+            context.step(context.plain_mean(batch))
+        model = context.release(context.clipped_model(self.clipping_bound))
+        return Answer(context.update_to(model))

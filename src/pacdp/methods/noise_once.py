@@ -7,7 +7,7 @@ from pydantic import Field
 
 from pacdp.config import Real
 from pacdp.errors import InputError
-from pacdp.methods.base import Charge, Terms
+from pacdp.methods.base import CalibrationRequest, ReleaseSpec
 from pacdp.methods.nbafl import Nbafl
 
 
@@ -30,12 +30,12 @@ class NoiseOnce(Nbafl):
         1.0, gt=0, allow_inf_nan=False, description="Of the update: lr·C·steps."
     )
 
-    def charges(self, terms: Terms) -> list[Charge]:
+    def specify_releases(self, request: CalibrationRequest) -> list[ReleaseSpec]:
         """One upload a participation: lr·C cancels, and z/(B·steps) is left of σ over its bound."""
-        if terms.steps % terms.passes:
+        if request.steps % request.passes:
             raise InputError(
                 "noise-once: needs whole local epochs, so that batches are of one size"
             )
-        z = math.sqrt(2 * math.log(1.25 / terms.delta)) / terms.epsilon
-        batch = terms.records * terms.passes / terms.steps
-        return [Charge(noise_multiplier=z / (batch * terms.steps), sensitivity=2.0, each=1)]
+        z = math.sqrt(2 * math.log(1.25 / request.delta)) / request.epsilon
+        batch = request.records * request.passes / request.steps
+        return [ReleaseSpec(noise_multiplier=z / (batch * request.steps), sensitivity=2.0, each=1)]

@@ -21,7 +21,7 @@ class PacDp(Method):
     """
 
     name: ClassVar[str] = "pac-dp"
-    needs: ClassVar[tuple[str, ...]] = ("curve",)
+    required_settings: ClassVar[tuple[str, ...]] = ("curve",)
     bound_setting: ClassVar[str] = "curve"
     searched: ClassVar[Mapping[str, Sequence[str]]] = {"schedule": ("none", "cosine")}
 
@@ -42,7 +42,7 @@ class PacDp(Method):
         constant = {"family": "power", "coefficients": [bound, 0.0]}
         return {"curve": constant, "schedule": {"kind": searched["schedule"]}}
 
-    def refuse_plan(self, terms: Mapping[str, Any]) -> None:
+    def check_plan(self, terms: Mapping[str, Any]) -> None:
         """Refuse a plan other than the one that the curve was made for."""
         made_for = self.curve.evidence.plan
         if not made_for or self.allow_plan_mismatch:

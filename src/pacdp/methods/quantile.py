@@ -17,13 +17,13 @@ from pacdp.config import Real
 from pacdp.errors import InputError
 from pacdp.methods.base import (
     Answer,
-    Charge,
+    CalibrationRequest,
+    ClientContext,
     Method,
-    Public,
-    Task,
+    PlannedClient,
+    ReleaseSpec,
+    SharedState,
     Tensors,
-    Terms,
-    Work,
     clipped_gradients,
 )
 from pacdp.validation import positive_number
@@ -46,14 +46,16 @@ class Quantile(Method):
         """C₀: what follows depends on noised counts."""
         return self.first_bound
 
-    def charges(self, terms: Terms) -> list[Charge]:
+    def specify_releases(self, request: CalibrationRequest) -> list[ReleaseSpec]:
         """A sum and a count in each pass, which together cost the budget."""
-        gradients = clipped_gradients(terms, share=1 - self.share)
-        whole = clipped_gradients(terms)
+        gradients = clipped_gradients(request, share=1 - self.share)
+        whole = clipped_gradients(request)
         # A centred count is bounded by ½; as a clipped sum, C is that half.
         z = whole.z / math.sqrt(self.share)
-        adjacent = terms.adjacency.sensitivity
-        counts = Charge(noise_multiplier=z * adjacent, sensitivity=adjacent, each=terms.passes)
+        adjacent = request.adjacency.sensitivity
+        counts = ReleaseSpec(
+            noise_multiplier=z * adjacent, sensitivity=adjacent, each=request.passes
+        )
         return [gradients, counts]
 
     def moved(self, bound: float, count: float, divisor: float) -> float:
@@ -69,10 +71,10 @@ class Quantile(Method):
         return min(max(moved, SMALLEST), LARGEST)
 
 
-def _bound(public: Public, name: str, client: int | None = None) -> float:
+def _bound(shared_state: SharedState, name: str, client: int | None = None) -> float:
     """A bound that the server sent. Any will do for privacy; it must be a positive number."""
     try:
-        found = public[name] if client is None else public[name][client]
+        found = shared_state[name] if client is None else shared_state[name][client]
     except (KeyError, IndexError, TypeError):
         raise InputError(f"{name}: the server sent none for client {client}") from None
     return min(max(positive_number(name, found), SMALLEST), LARGEST)
@@ -87,87 +89,97 @@ class MedianTracker(Quantile):
 
     name: ClassVar[str] = "cgm-median"
 
-    def check(self, public: Public, client: int) -> None:
+    def check_state(self, shared_state: SharedState, client: int) -> None:
         """Refuse a bound that is none."""
-        _bound(public, "bounds", client)
+        _bound(shared_state, "bounds", client)
 
-    def bound_in_use(self, planned: float, public: Public, client: int) -> float:
+    def current_bound(self, planned: float, shared_state: SharedState, client: int) -> float:
         """The client's own bound, which is public."""
-        return _bound(public, "bounds", client)
+        return _bound(shared_state, "bounds", client)
 
-    def followed(self, public: Public) -> float:
+    def adapted_bound(self, shared_state: SharedState) -> float:
         """The median of the clients' bounds."""
-        return statistics.median(public["bounds"])
+        return statistics.median(shared_state["bounds"])
 
-    def start(self, clients: int) -> Public:
+    def initial_state(self, clients: int) -> SharedState:
         """Every client's bound."""
         return {"bounds": [self.first_bound] * clients}
 
-    def learn(self, public: Public, heard: Mapping[int, tuple[Task, Sequence[Tensors]]]) -> Public:
+    def update_state(
+        self,
+        shared_state: SharedState,
+        replies: Mapping[int, tuple[PlannedClient, Sequence[Tensors]]],
+    ) -> SharedState:
         """The bounds that the clients reached; anyone can follow them from the counts."""
-        bounds = list(public["bounds"])
-        for client, (task, counts) in heard.items():
+        bounds = list(shared_state["bounds"])
+        for client_id, (client, counts) in replies.items():
             for count in counts:
-                bounds[client] = self.moved(bounds[client], float(count["count"]), task.divisor)
+                bounds[client_id] = self.moved(
+                    bounds[client_id], float(count["count"]), client.divisor
+                )
         return {"bounds": bounds}
 
-    def train(self, work: Work) -> Answer:
+    def train(self, context: ClientContext) -> Answer:
         """Clip with the old bound, then move it by the noised count."""
-        bound = _bound(work.public, "bounds", work.client)
+        bound = _bound(context.shared_state, "bounds", context.client_id)
         counts = []
-        for batch in work.batches():
-            count = work.release(work.count_within(batch, bound), charge=1, divisor=1.0)
-            work.step(work.release(work.clipped_sum(batch, bound)))
-            bound = self.moved(bound, float(count["count"]), work.task.divisor)
+        for batch in context.batches():
+            count = context.release(context.count_within(batch, bound), index=1, divisor=1.0)
+            context.step(context.release(context.clipped_sum(batch, bound)))
+            bound = self.moved(bound, float(count["count"]), context.client_plan.divisor)
             counts.append(count)
-        return Answer(work.update(), counts)
+        return Answer(context.update(), counts)
 
 
 class AdaptiveQuantile(Quantile):
     """AQC: one bound for all, moved by the mean of the clients' noised counts.
 
-    >>> AdaptiveQuantile().start(clients=5)
+    >>> AdaptiveQuantile().initial_state(clients=5)
     {'bound': 0.1}
     """
 
     name: ClassVar[str] = "aqc"
 
-    def check(self, public: Public, client: int) -> None:
+    def check_state(self, shared_state: SharedState, client: int) -> None:
         """Refuse a bound that is none."""
-        _bound(public, "bound")
+        _bound(shared_state, "bound")
 
-    def bound_in_use(self, planned: float, public: Public, client: int) -> float:
+    def current_bound(self, planned: float, shared_state: SharedState, client: int) -> float:
         """The bound of all."""
-        return _bound(public, "bound")
+        return _bound(shared_state, "bound")
 
-    def followed(self, public: Public) -> float:
+    def adapted_bound(self, shared_state: SharedState) -> float:
         """The bound of all."""
-        return float(public["bound"])
+        return float(shared_state["bound"])
 
-    def start(self, clients: int) -> Public:
+    def initial_state(self, clients: int) -> SharedState:
         """The bound of all."""
         return {"bound": self.first_bound}
 
-    def learn(self, public: Public, heard: Mapping[int, tuple[Task, Sequence[Tensors]]]) -> Public:
+    def update_state(
+        self,
+        shared_state: SharedState,
+        replies: Mapping[int, tuple[PlannedClient, Sequence[Tensors]]],
+    ) -> SharedState:
         """One move a round, by the mean share within the bound."""
         shares = [
-            float(count["count"]) / task.divisor
-            for task, counts in heard.values()
+            float(count["count"]) / client.divisor
+            for client, counts in replies.values()
             for count in counts
         ]
         if not shares:
-            return public
+            return shared_state
         mean = sum(shares) / len(shares)
-        return {"bound": self.moved(float(public["bound"]), mean, 1.0)}
+        return {"bound": self.moved(float(shared_state["bound"]), mean, 1.0)}
 
-    def train(self, work: Work) -> Answer:
+    def train(self, context: ClientContext) -> Answer:
         """Clip with the bound of the round, and count."""
-        bound = _bound(work.public, "bound")
+        bound = _bound(context.shared_state, "bound")
         counts = []
-        for batch in work.batches():
-            counts.append(work.release(work.count_within(batch, bound), charge=1, divisor=1.0))
-            work.step(work.release(work.clipped_sum(batch, bound)))
-        return Answer(work.update(), counts)
+        for batch in context.batches():
+            counts.append(context.release(context.count_within(batch, bound), index=1, divisor=1.0))
+            context.step(context.release(context.clipped_sum(batch, bound)))
+        return Answer(context.update(), counts)
 
 
 class NonPrivateQuantile(Quantile):
@@ -183,15 +195,15 @@ class NonPrivateQuantile(Quantile):
     name: ClassVar[str] = "non-private-quantile"
     private: ClassVar[bool] = False
 
-    def charges(self, terms: Terms) -> list[Charge]:
+    def specify_releases(self, request: CalibrationRequest) -> list[ReleaseSpec]:
         """The noise of the whole budget, for the gradients alone."""
-        return [clipped_gradients(terms)]
+        return [clipped_gradients(request)]
 
-    def train(self, work: Work) -> Answer:
+    def train(self, context: ClientContext) -> Answer:
         """Clip at the batch's own quantile."""
-        for batch in work.batches():
-            lengths = work.norms(batch).nan_to_num(nan=LARGEST, posinf=LARGEST)
+        for batch in context.batches():
+            lengths = context.norms(batch).nan_to_num(nan=LARGEST, posinf=LARGEST)
             bound = float(torch.quantile(lengths, self.quantile))
             bound = min(max(bound, SMALLEST), LARGEST)
-            work.step(work.release(work.clipped_sum(batch, bound)))
-        return Answer(work.update())
+            context.step(context.release(context.clipped_sum(batch, bound)))
+        return Answer(context.update())

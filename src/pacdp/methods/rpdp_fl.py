@@ -8,7 +8,7 @@ from pydantic import Field
 
 from pacdp.config import Real
 from pacdp.errors import InputError
-from pacdp.methods.base import Answer, Charge, Method, Terms, Work
+from pacdp.methods.base import Answer, CalibrationRequest, ClientContext, Method, ReleaseSpec
 from pacdp.privacy import Scope, calibrate, calibrate_sampling_rate
 
 
@@ -32,40 +32,40 @@ class RpdpFl(Method):
         """C, whatever the budget and the round."""
         return self.clipping_bound
 
-    def charges(self, terms: Terms) -> list[Charge]:
+    def specify_releases(self, request: CalibrationRequest) -> list[ReleaseSpec]:
         """A sampled sum in each step."""
-        if terms.scope is not Scope.TOTAL or terms.accountant not in (None, "pld"):
+        if request.scope is not Scope.TOTAL or request.accountant not in (None, "pld"):
             raise InputError("rpdp-fl: needs a total budget and the accountant pld")
-        releases = terms.steps * terms.participations
-        largest = max(terms.budgets)
+        releases = request.steps * request.participations
+        largest = max(request.budgets)
         made = calibrate(
-            epsilon=largest, delta=terms.delta, releases=releases, adjacency=terms.adjacency
+            epsilon=largest, delta=request.delta, releases=releases, adjacency=request.adjacency
         ).release()
         rate = 1.0
-        if terms.epsilon < largest:
+        if request.epsilon < largest:
             rate = _rate(
-                *(terms.epsilon, terms.delta, releases, made.noise_multiplier),
-                terms.adjacency.value,
+                *(request.epsilon, request.delta, releases, made.noise_multiplier),
+                request.adjacency.value,
             )
         return [
-            Charge(
+            ReleaseSpec(
                 noise_multiplier=made.noise_multiplier,
                 sensitivity=made.sensitivity,
-                each=terms.steps,
+                each=request.steps,
                 sampling_rate=rate,
             )
         ]
 
-    def divisor(self, usual: float, charges: Sequence[Charge], records: int) -> float:
+    def divisor(self, usual: float, specs: Sequence[ReleaseSpec], records: int) -> float:
         """The records that are expected in a step: a fixed number, never the realised one."""
-        return charges[0].sampling_rate * records
+        return specs[0].sampling_rate * records
 
-    def train(self, work: Work) -> Answer:
+    def train(self, context: ClientContext) -> Answer:
         """Draw, clip, sum, noise and step."""
-        rate = work.task.charges[0].sampling_rate
-        for _ in range(work.task.steps):
-            work.step(work.release(work.sampled_sum(rate, self.clipping_bound)))
-        return Answer(work.update())
+        rate = context.client_plan.charges[0].sampling_rate
+        for _ in range(context.client_plan.steps):
+            context.step(context.release(context.sampled_sum(rate, self.clipping_bound)))
+        return Answer(context.update())
 
 
 @lru_cache(maxsize=256)

@@ -2,18 +2,18 @@
 
 from pacdp.offline.configuration import Axis, Offline
 from pacdp.offline.fit import fit_curve
-from pacdp.offline.grid import Cell, Grid, Kept, Matrix, Worker, in_process
-from pacdp.offline.proxy_task import Setting
+from pacdp.offline.grid import Cell, Grid, Matrix, ScoreStore, Worker, train_in_process
+from pacdp.offline.proxy_task import ProxyTask
 
 __all__ = [
     "Axis",
     "Cell",
     "Grid",
-    "Kept",
     "Matrix",
     "Offline",
-    "Setting",
+    "ProxyTask",
+    "ScoreStore",
     "Worker",
     "fit_curve",
-    "in_process",
+    "train_in_process",
 ]

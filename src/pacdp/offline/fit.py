@@ -16,8 +16,8 @@ from pacdp.curve import (
 from pacdp.curve.evidence import ProxyProvenance, RateChoices, Regret
 from pacdp.curve.threshold_selection import estimate_score
 from pacdp.offline.configuration import Offline
-from pacdp.offline.grid import Cell, Grid, Kept, Matrix, Worker, in_process, run_grid
-from pacdp.offline.proxy_task import Setting
+from pacdp.offline.grid import Cell, Grid, Matrix, ScoreStore, Worker, run_grid, train_in_process
+from pacdp.offline.proxy_task import ProxyTask
 from pacdp.progress import Progress, ignore_progress
 
 # Number of bounds added at an edge each time the grid is widened.
@@ -25,11 +25,11 @@ _ADDED_BOUNDS = 3
 
 
 def fit_curve(
-    setting: Setting,
+    proxy_task: ProxyTask,
     offline: Offline,
     *,
-    kept: Kept | None = None,
-    worker: Worker = in_process,
+    store: ScoreStore | None = None,
+    worker: Worker = train_in_process,
     progress: Progress = ignore_progress,
 ) -> Curve:
     """Simulate the grid, select C* for each budget, fit F and measure how good it is.
@@ -37,18 +37,18 @@ def fit_curve(
     The curve's evidence holds the matrix P with every seed, the selected bounds, the fits of all
     families, the simulated plan and the origin of the proxy. Regret is measured on fresh seeds.
     """
-    kept = Kept(None, setting.digest) if kept is None else kept
+    store = ScoreStore(None, proxy_task.digest) if store is None else store
     budgets, bounds = offline.axis("budgets"), offline.axis("bounds")
     # Measuring the regret takes two more trainings for each budget and seed.
     expected = len(budgets) * (len(bounds) + 2) * offline.seeds
 
     def observe(cell: Cell, score: float) -> None:
-        done = len(kept.scores)
-        progress(f"fitting F on {setting.proxy.data.name}", done, max(done, expected))
+        done = len(store.scores)
+        progress(f"fitting F on {proxy_task.proxy.data.name}", done, max(done, expected))
 
     for _ in range((offline.widen or 0) + 1):
         grid = Grid(budgets, bounds, tuple(range(offline.seeds)))
-        matrix = run_grid(setting, grid, kept=kept, worker=worker, observe=observe)
+        matrix = run_grid(proxy_task, grid, store=store, worker=worker, observe=observe)
         choices = select_thresholds(matrix.scores, bounds, rule=offline.rule)
         bounds = _widen_bounds(grid.bounds, choices)
         if bounds == grid.bounds:
@@ -60,8 +60,8 @@ def fit_curve(
         family=offline.family,
         monotone=offline.monotone,
     )
-    regret = _measure_regret(setting, fitted.curve, matrix, kept, worker, observe)
-    proxy = setting.proxy
+    regret = _measure_regret(proxy_task, fitted.curve, matrix, store, worker, observe)
+    proxy = proxy_task.proxy
     evidence = CurveEvidence(
         budgets=matrix.budgets,
         bounds=matrix.bounds,
@@ -77,8 +77,8 @@ def fit_curve(
         outliers=tuple(matrix.budgets[index] for index in fitted.outliers),
         families=fitted.families,
         regret=regret,
-        plan=setting.terms,
-        unit=setting.unit,
+        plan=proxy_task.terms,
+        unit=proxy_task.unit,
         proxy=ProxyProvenance(
             name=proxy.data.name,
             stands_for=proxy.stands_for,
@@ -87,7 +87,9 @@ def fit_curve(
             sha256=proxy.data.train.digest,
         ),
         version=__version__,
-        rates=tuple(_simulate_rate(setting, rate, grid, offline, worker) for rate in offline.rates),
+        rates=tuple(
+            _simulate_rate(proxy_task, rate, grid, offline, worker) for rate in offline.rates
+        ),
     )
     return fitted.curve.model_copy(update={"evidence": evidence})
 
@@ -109,10 +111,10 @@ def _widen_bounds(
 
 
 def _measure_regret(
-    setting: Setting,
+    proxy_task: ProxyTask,
     curve: Curve,
     matrix: Matrix,
-    kept: Kept,
+    store: ScoreStore,
     worker: Worker,
     observe: Callable[[Cell, float], None],
 ) -> tuple[Regret, ...]:
@@ -126,13 +128,13 @@ def _measure_regret(
         for epsilon, mean in zip(matrix.budgets, matrix.mean, strict=True)
     }
     cells = {Cell(e, bound, seed) for e, pair in pairs.items() for bound in pair for seed in seeds}
-    for cell, score in worker(setting, sorted(cells - set(kept.scores))):
-        kept.add(cell, score)
+    for cell, score in worker(proxy_task, sorted(cells - set(store.scores))):
+        store.add(cell, score)
         observe(cell, score)
     rows = []
     for epsilon, pair in pairs.items():
         reached, best = (
-            np.array([kept.scores[Cell(epsilon, bound, seed)] for seed in seeds]) for bound in pair
+            np.array([store.scores[Cell(epsilon, bound, seed)] for seed in seeds]) for bound in pair
         )
         lost = best - reached
         error = lost.std(ddof=1) / np.sqrt(len(seeds)) if len(seeds) > 1 else 0.0
@@ -150,13 +152,13 @@ def _measure_regret(
 
 
 def _simulate_rate(
-    setting: Setting, rate: float, grid: Grid, offline: Offline, worker: Worker
+    proxy_task: ProxyTask, rate: float, grid: Grid, offline: Offline, worker: Worker
 ) -> RateChoices:
     """Select C* under another learning rate; with nearly all gradients clipped, lr·C matters."""
-    training = setting.recipe.training
+    training = proxy_task.recipe.training
     optimiser = training.optimiser.model_copy(update={"lr": rate})
     training = training.model_copy(update={"optimiser": optimiser})
-    other = replace(setting, recipe=setting.recipe.model_copy(update={"training": training}))
+    other = replace(proxy_task, recipe=proxy_task.recipe.model_copy(update={"training": training}))
     matrix = run_grid(other, grid, worker=worker)
     choices = select_thresholds(matrix.scores, matrix.bounds, rule=offline.rule)
     return RateChoices(

@@ -17,7 +17,7 @@ import numpy as np
 from pacdp.arithmetic import refuse_other_arithmetic, stamped
 from pacdp.errors import DataError
 from pacdp.offline.grid_simulation import can_stack_plan, score_pairs
-from pacdp.offline.proxy_task import Setting
+from pacdp.offline.proxy_task import ProxyTask
 from pacdp.validation import FloatArray
 
 
@@ -72,12 +72,12 @@ class Grid:
 
 
 # Trains cells, and gives each score as it comes.
-Worker = Callable[[Setting, Sequence[Cell]], Iterable[tuple[Cell, float]]]
+Worker = Callable[[ProxyTask, Sequence[Cell]], Iterable[tuple[Cell, float]]]
 
 
-def in_process(setting: Setting, cells: Sequence[Cell]) -> Iterator[tuple[Cell, float]]:
+def train_in_process(proxy_task: ProxyTask, cells: Sequence[Cell]) -> Iterator[tuple[Cell, float]]:
     """On this machine: linear models all together, others one training after the other."""
-    if can_stack_plan(setting.plan(1.0, 1.0, 0)):
+    if can_stack_plan(proxy_task.plan(1.0, 1.0, 0)):
         # Seeds that miss the same cells are trained in one program.
         wanted: dict[int, list[tuple[float, float]]] = {}
         for cell in cells:
@@ -86,30 +86,30 @@ def in_process(setting: Setting, cells: Sequence[Cell]) -> Iterator[tuple[Cell, 
         for seed, pairs in wanted.items():
             alike.setdefault(tuple(pairs), []).append(seed)
         for same, seeds in alike.items():
-            scores = score_pairs(setting, same, seeds)
+            scores = score_pairs(proxy_task, same, seeds)
             for seed, own in zip(seeds, scores, strict=True):
                 for (epsilon, bound), score in zip(same, own, strict=True):
                     yield Cell(epsilon, bound, seed), score
         return
     for cell in cells:
-        yield cell, setting.score(cell.epsilon, cell.bound, cell.seed)
+        yield cell, proxy_task.score(cell.epsilon, cell.bound, cell.seed)
 
 
 @dataclass
-class Kept:
+class ScoreStore:
     """Scores in a file, a line for each as it comes: a killed grid goes on where it stood."""
 
     path: Path | None
-    setting: str
+    digest: str
     """The digest of what they were made under."""
     scores: dict[Cell, float] = field(default_factory=dict)
 
     @classmethod
-    def open(cls, path: Path | None, setting: Setting) -> "Kept":
+    def open(cls, path: Path | None, proxy_task: ProxyTask) -> "ScoreStore":
         """What the file holds; one that was made under another setting is refused."""
-        kept = cls(path, setting.digest)
+        store = cls(path, proxy_task.digest)
         if path is None or not path.exists():
-            return kept
+            return store
         first, *lines = path.read_text().splitlines() or [""]
         try:
             head = json.loads(first)
@@ -118,23 +118,23 @@ class Kept:
             raise DataError(f"{path}: is no file of scores") from None
         anew = "remove it and run pacdp fit again"
         refuse_other_arithmetic(path, head, mark="setting", anew=anew)
-        if made_under != kept.setting:
+        if made_under != store.digest:
             raise DataError(f"{path}: holds scores of another plan or proxy")
         for number, line in enumerate(lines, 2):
             try:
                 content = json.loads(line)
-                kept.scores[Cell(*content[:3])] = float(content[3])
+                store.scores[Cell(*content[:3])] = float(content[3])
             except (ValueError, TypeError, IndexError):
                 # The last line may be half written; what is lost is trained again.
                 if number <= len(lines):
                     raise DataError(f"{path}: line {number} is damaged") from None
-        whole = [kept._head, *map(_line, kept.scores.items())]
+        whole = [store._head, *map(_line, store.scores.items())]
         path.write_text("\n".join(whole) + "\n")
-        return kept
+        return store
 
     @property
     def _head(self) -> str:
-        return json.dumps(stamped({"setting": self.setting}))
+        return json.dumps(stamped({"setting": self.digest}))
 
     def add(self, cell: Cell, score: float) -> None:
         """Keep one more."""
@@ -154,18 +154,18 @@ def _line(entry: tuple[Cell, float]) -> str:
 
 
 def run_grid(
-    setting: Setting,
+    proxy_task: ProxyTask,
     grid: Grid,
     *,
-    kept: Kept | None = None,
-    worker: Worker = in_process,
+    store: ScoreStore | None = None,
+    worker: Worker = train_in_process,
     observe: Callable[[Cell, float], None] | None = None,
 ) -> Matrix:
     """Train what is missing, and give the matrix."""
-    kept = Kept(None, setting.digest) if kept is None else kept
-    missing = [cell for cell in grid.cells if cell not in kept.scores]
-    for cell, score in worker(setting, missing):
-        kept.add(cell, score)
+    store = ScoreStore(None, proxy_task.digest) if store is None else store
+    missing = [cell for cell in grid.cells if cell not in store.scores]
+    for cell, score in worker(proxy_task, missing):
+        store.add(cell, score)
         if observe is not None:
             observe(cell, score)
-    return grid.matrix(kept.scores)
+    return grid.matrix(store.scores)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from pacdp.clipping import CrossEntropy, SquaredError
 from pacdp.data import Dataset, Partition
-from pacdp.federation import Plan, Workbench
+from pacdp.federation import LocalModel, Plan
 from pacdp.federation.batches import Padded
 from pacdp.federation.client import Client, simulated_noise
 from pacdp.federation.engines.layouts import CellsFirst, CellsLast, Layout
@@ -24,7 +24,7 @@ from pacdp.federation.messages import Answers, Broadcast, Reply
 from pacdp.federation.rounds import run_rounds
 from pacdp.federation.server import RoundOutcome, Server
 from pacdp.federation.weights import client_weights
-from pacdp.offline.proxy_task import Setting
+from pacdp.offline.proxy_task import ProxyTask
 from pacdp.validation import FloatArray
 
 # Records of at most this many numbers are kept from one round to the next: a gibibyte.
@@ -36,29 +36,29 @@ BoundsOf = Callable[[int, int, int], FloatArray]
 
 def can_stack_plan(plan: Plan) -> bool:
     """Whether the seeds and cells of a plan can be trained together: linear layers, common loop."""
-    bench = Workbench(plan)
-    return not StackedEngine.explain_misfit(bench) and StackedEngine.is_preferred(bench)
+    local_model = LocalModel(plan)
+    return not StackedEngine.explain_misfit(local_model) and StackedEngine.is_preferred(local_model)
 
 
 def score_pairs(
-    setting: Setting, pairs: Sequence[tuple[float, float]], seeds: Sequence[int]
+    proxy_task: ProxyTask, pairs: Sequence[tuple[float, float]], seeds: Sequence[int]
 ) -> list[list[float]]:
     """The scores of (ε, C) pairs under each of the seeds."""
     budgets = list(dict.fromkeys(epsilon for epsilon, _ in pairs))
     bounds = np.array([bound for _, bound in pairs])
 
     def bounds_of(seed: int, client: int, round: int) -> FloatArray:  # noqa: A002
-        return bounds * setting.schedule.factor(round, rounds=setting.recipe.training.rounds)
+        return bounds * proxy_task.schedule.factor(round, rounds=proxy_task.recipe.training.rounds)
 
     simulation = GridSimulation(
         # Bounds come from the pairs; what differs between budgets is the noise.
-        [[setting.plan(epsilon, 1.0, seed) for epsilon in budgets] for seed in seeds],
-        [setting.records(seed) for seed in seeds],
+        [[proxy_task.plan(epsilon, 1.0, seed) for epsilon in budgets] for seed in seeds],
+        [proxy_task.records(seed) for seed in seeds],
         budget_of=[budgets.index(epsilon) for epsilon, _ in pairs],
         bounds_of=bounds_of,
-        initial=setting.initial,
+        initial=proxy_task.initial,
     )
-    return simulation.scores(setting.proxy.data)
+    return simulation.scores(proxy_task.proxy.data)
 
 
 def score_plans(
@@ -81,7 +81,7 @@ def score_plans(
 
 def planned_bounds(plan: Plan) -> list[list[float]]:
     """C_i^t of each client in each round."""
-    bound, rounds = plan.made_method.bound, plan.rounds
+    bound, rounds = plan.algorithm.bound, plan.rounds
     levels = {
         epsilon: [bound(epsilon, round=number, rounds=rounds) for number in range(rounds)]
         for epsilon in {client.epsilon for client in plan.clients}
@@ -105,30 +105,32 @@ class GridSimulation:
         bounds_of: BoundsOf,
         initial: Mapping[str, Tensor] | None,
     ) -> None:
-        benches = [Workbench(by_budget[0]) for by_budget in plans]
-        self._layout = _layout_for(benches[0], len(budget_of))
+        local_models = [LocalModel(by_budget[0]) for by_budget in plans]
+        self._layout = _layout_for(local_models[0], len(budget_of))
         self._clients_per_seed = len(plans[0][0].clients)
         self._servers = [
             _CellServer(
-                *(by_budget, bench.state() if initial is None else dict(initial)),
+                *(by_budget, local_model.state() if initial is None else dict(initial)),
                 layout=self._layout,
                 budget_of=budget_of,
             )
-            for by_budget, bench in zip(plans, benches, strict=True)
+            for by_budget, local_model in zip(plans, local_models, strict=True)
         ]
         self._clients = [
             # The proxy's records need not be checked against the model again and again.
             Client(
                 *(number, by_budget[0], own),
                 noise=simulated_noise(by_budget[0].seed, number),
-                workbench=bench,
+                local_model=local_model,
                 checked=True,
             )
-            for by_budget, bench, (data, split) in zip(plans, benches, records, strict=True)
+            for by_budget, local_model, (data, split) in zip(
+                plans, local_models, records, strict=True
+            )
             for number, own in enumerate(split.client_records(data))
         ]
         self._engine = _GridEngine(
-            benches[0], self._layout, plans=plans, budget_of=budget_of, bounds_of=bounds_of
+            local_models[0], self._layout, plans=plans, budget_of=budget_of, bounds_of=bounds_of
         )
 
     def scores(self, data: Dataset) -> list[list[float]]:
@@ -160,7 +162,7 @@ class GridSimulation:
     def broadcast(self, round: int) -> Broadcast:  # noqa: A002
         """The models of all seeds."""
         sent = [server.broadcast(round) for server in self._servers]
-        return Broadcast(round, _stack([one.model for one in sent]), sent[0].public)
+        return Broadcast(round, _stack([one.model for one in sent]), sent[0].shared_state)
 
     def ask(self, broadcast: Broadcast, client_ids: Sequence[int]) -> Answers:
         """The answers of the stacked engine."""
@@ -228,14 +230,14 @@ class _GridEngine(StackedEngine):
 
     def __init__(
         self,
-        bench: Workbench,
+        local_model: LocalModel,
         layout: Layout,
         *,
         plans: Sequence[Sequence[Plan]],
         budget_of: Sequence[int],
         bounds_of: BoundsOf,
     ) -> None:
-        super().__init__(bench, layout=layout)
+        super().__init__(local_model, layout=layout)
         self._bounds_of = bounds_of
         self._clients_per_seed = len(plans[0][0].clients)
         self._multipliers = [
@@ -273,19 +275,21 @@ class _GridEngine(StackedEngine):
 
     def _size(self, job: Job) -> int:
         # Here it is the outputs of all cells that fill the memory.
-        outputs = next(iter(self._bench.parameters.values())).shape[0]
-        return math.ceil(job.task.divisor) * self._layout.cells * outputs // 4
+        outputs = next(iter(self._local_model.parameters.values())).shape[0]
+        return math.ceil(job.client_plan.divisor) * self._layout.cells * outputs // 4
 
     def _as_update(self, update: Tensors) -> Tensors:
         return update
 
 
-def _layout_for(bench: Workbench, cells: int) -> Layout:
+def _layout_for(local_model: LocalModel, cells: int) -> Layout:
     """The layout that suits the model and its loss."""
-    layers = [layer for layer in bench.model.modules() if list(layer.parameters(recurse=False))]
+    layers = [
+        layer for layer in local_model.model.modules() if list(layer.parameters(recurse=False))
+    ]
     single = len(layers) == 1 and type(layers[0]) is nn.Linear
-    known = isinstance(bench.loss, CrossEntropy | SquaredError)
-    return CellsLast(bench, cells) if single and known else CellsFirst(bench, cells)
+    known = isinstance(local_model.loss, CrossEntropy | SquaredError)
+    return CellsLast(local_model, cells) if single and known else CellsFirst(local_model, cells)
 
 
 def _stack(states: Sequence[Tensors]) -> Tensors:

@@ -23,7 +23,7 @@ _SKEWED = ("dirichlet", "shards", "near-global")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Setting:
+class ProxyTask:
     """The public side of a training: everything but the private records.
 
     ``sizes`` are those of the run's own clients. The proxy's records are dealt out in the same
@@ -44,7 +44,7 @@ class Setting:
     share: float = 1.0
     """Classes of the proxy for one of the task."""
 
-    def rehearsed(self, training: Training) -> Training:
+    def adapt_training(self, training: Training) -> Training:
         """The training as it is on the proxy, where it moves each class as far as in the task.
 
         A class has as many records there, which are a larger part of all. Adam takes no notice.
@@ -61,7 +61,7 @@ class Setting:
         constant = Curve(family="power", coefficients=(bound, 0.0), domain=(low, high))
         recipe = self.recipe.model_copy(
             update={
-                "training": self.rehearsed(self.recipe.training),
+                "training": self.adapt_training(self.recipe.training),
                 "privacy": self.recipe.privacy.model_copy(update={"epsilon": epsilon}),
                 "hot_start": None,
             }
@@ -117,17 +117,17 @@ class Setting:
 
 
 @lru_cache(maxsize=32)
-def _dealt(setting: Setting, seed: int) -> tuple[Dataset, Partition]:
-    data = setting.proxy.data
-    sizes = list(setting.sizes.values())
+def _dealt(proxy_task: ProxyTask, seed: int) -> tuple[Dataset, Partition]:
+    data = proxy_task.proxy.data
+    sizes = list(proxy_task.sizes.values())
     random = np.random.default_rng([seed, 3])
     order = _repeated(len(data.train), sum(sizes), random)
     train = replace(data.train.take(order), clients=None)
     dealt = replace(data, train=train, test=replace(data.test, clients=None), clients=())
-    names = tuple(setting.sizes)
-    if setting.partition in _SKEWED:
+    names = tuple(proxy_task.sizes)
+    if proxy_task.partition in _SKEWED:
         split = partition_records(
-            dealt, setting.partition, clients=len(names), seed=seed, **setting.settings
+            dealt, proxy_task.partition, clients=len(names), seed=seed, **proxy_task.settings
         )
         return dealt, replace(split, clients=names)
     ends = np.cumsum(sizes)

@@ -55,7 +55,7 @@ def list_facts(comparison: Comparison) -> list[Fact]:
 
 def _guarantee(results: Sequence[RunResult]) -> str:
     plan = results[0].plan
-    if not plan.made_method.private:
+    if not plan.algorithm.private:
         return NOT_PRIVATE
     if plan.label:
         return OVER_BUDGET

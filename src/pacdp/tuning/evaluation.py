@@ -14,7 +14,7 @@ from pacdp.experiments import Experiment
 from pacdp.experiments.offline import setting_for
 from pacdp.federation import Plan, make_plan, simulate
 from pacdp.methods import Method
-from pacdp.offline import Setting
+from pacdp.offline import ProxyTask
 from pacdp.offline.grid_simulation import can_stack_plan, planned_bounds, score_plans
 from pacdp.progress import Progress, ignore_progress
 
@@ -37,12 +37,12 @@ class Stage:
         self, read: tuple[Dataset, Partition], *, progress: Progress = ignore_progress
     ) -> None:
         self.read, self._progress = read, progress
-        self._settings: dict[str, Setting] = {}
+        self._settings: dict[str, ProxyTask] = {}
         self._scores: dict[str, list[float]] = {}
 
-    def setting(
+    def proxy_task(
         self, experiment: Experiment, *, skew: float | None = None, seeds: Sequence[int] = ()
-    ) -> Setting:
+    ) -> ProxyTask:
         """What a candidate is tried under; with ``skew`` labels are dealt out by Dirichlet(skew).
 
         Where that leaves a client without records under any of the seeds, each has two shards of
@@ -63,10 +63,10 @@ class Stage:
         skew: float | None = None,
     ) -> list[float]:
         """How good a candidate is, seed by seed, on public records that it was not trained on."""
-        setting = self.setting(experiment, skew=skew, seeds=seeds)
-        records = [setting.records(seed) for seed in seeds]
-        plans = [self._plan(setting, experiment, method, seed) for seed in seeds]
-        initial = None if setting.initial is None else dict(setting.initial)
+        proxy_task = self.proxy_task(experiment, skew=skew, seeds=seeds)
+        records = [proxy_task.records(seed) for seed in seeds]
+        plans = [self._plan(proxy_task, experiment, method, seed) for seed in seeds]
+        initial = None if proxy_task.initial is None else dict(proxy_task.initial)
         together = method.private and can_stack_plan(plans[0])
         key = _key(experiment, skew, seeds) + _trained(plans, together=together)
         if key not in self._scores:
@@ -75,11 +75,11 @@ class Stage:
         return self._scores[key]
 
     @staticmethod
-    def _plan(setting: Setting, experiment: Experiment, method: Method, seed: int) -> Plan:
+    def _plan(proxy_task: ProxyTask, experiment: Experiment, method: Method, seed: int) -> Plan:
         recipe = experiment.recipe.model_copy(update={"hot_start": None})
-        made = make_plan(recipe, method, setting.population(seed), seed)
+        made = make_plan(recipe, method, proxy_task.population(seed), seed)
         # Only then: a curve knows the plan of the task.
-        return made.model_copy(update={"training": setting.rehearsed(made.training)})
+        return made.model_copy(update={"training": proxy_task.adapt_training(made.training)})
 
 
 def _one_by_one(
@@ -119,11 +119,11 @@ def _trained(plans: Sequence[Plan], *, together: bool) -> str:
     return hashlib.sha256(json.dumps(seen).encode()).hexdigest()
 
 
-def _uneven(setting: Setting, skew: float, seeds: Sequence[int]) -> Setting:
-    drawn = replace(setting, partition="dirichlet", settings={"alpha": skew})
+def _uneven(proxy_task: ProxyTask, skew: float, seeds: Sequence[int]) -> ProxyTask:
+    drawn = replace(proxy_task, partition="dirichlet", settings={"alpha": skew})
     try:
         for seed in seeds:
             drawn.records(seed)
     except InputError:
-        return replace(setting, partition="shards", settings={"per_client": 2})
+        return replace(proxy_task, partition="shards", settings={"per_client": 2})
     return drawn

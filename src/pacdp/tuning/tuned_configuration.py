@@ -79,9 +79,9 @@ class Tuned(Settings):
     @field_validator("proxy")
     @classmethod
     def _named(cls, given: dict[str, str]) -> dict[str, str]:
-        lacking = [key for key in ("name", "made_by", "source", "sha256") if key not in given]
-        if lacking:
-            raise ValueError(f"has no {lacking[0]}")
+        missing = [key for key in ("name", "made_by", "source", "sha256") if key not in given]
+        if missing:
+            raise ValueError(f"has no {missing[0]}")
         return given
 
     def save(self, path: Path) -> None:
@@ -118,17 +118,19 @@ def with_plan(experiment: Experiment, tuned: Tuned) -> Experiment:
     >>> with_plan(mnist, Tuned.model_construct(experiment="heart"))
     Traceback (most recent call last):
     ...
-    pacdp.errors.InputError: --configuration: was made for heart, must be for mnist
+    pacdp.errors.InputError: configuration: was made for heart, must be for mnist
     """
     if tuned.experiment != experiment.name:
-        raise InputError(f"--configuration: was made for {tuned.experiment}, must be for {experiment.name}")
+        raise InputError(
+            f"configuration: was made for {tuned.experiment}, must be for {experiment.name}"
+        )
     chosen = {"method": tuned.method, "tuning": tuned.summary}
     try:
         return applied(experiment, {**tuned.changes, **chosen})
     except ValidationError as error:
-        raise DataError(f"--configuration: does not fit ({explain(error, Experiment)})") from error
+        raise DataError(f"configuration: does not fit ({explain(error, Experiment)})") from error
     except (AttributeError, KeyError, TypeError) as error:
-        raise DataError("--configuration: is damaged (its changes are no settings)") from error
+        raise DataError("configuration: is damaged (its changes are no settings)") from error
 
 
 def overruled(tuned: Tuned, changes: Changes) -> str | None:

@@ -13,9 +13,9 @@ from pacdp.experiments import Experiment
 from pacdp.experiments.experiment import merged
 from pacdp.experiments.prepare import read_data
 from pacdp.features import Track, fit_features, refuse_public_overlap
-from pacdp.federation.budgets import deal_budgets
+from pacdp.federation.budgets import assign_budgets
 from pacdp.methods import PacDp, find_method, import_method
-from pacdp.offline import Offline, Setting, fit_curve
+from pacdp.offline import Offline, ProxyTask, fit_curve
 from pacdp.offline.configuration import Axis
 from pacdp.progress import Progress, ignore_progress
 from pacdp.tuning.coordinate_search import Found, Step, compared, search
@@ -88,12 +88,12 @@ def tune(
         clients=list(sizes.values()),
         most=_directions(experiment, dataset, progress),
     )
-    budgets = deal_budgets(experiment.privacy.epsilon, len(sizes), 0)
+    budgets = assign_budgets(experiment.privacy.epsilon, len(sizes), 0)
     # With equal budgets and like sizes every rule is the same.
     unlike = len(set(budgets)) > 1 or max(sizes.values()) > 1.5 * min(sizes.values())
     weighed = private and unlike and only is None
-    fits = "curve" in kind.needs and only is None
-    finer = private and "curve" not in kind.needs and only is None
+    fits = "curve" in kind.required_settings and only is None
+    finer = private and "curve" not in kind.required_settings and only is None
     cells = _cells(seeds) * fits + 2 * _FINE * seeds * finer
     after = (2 * len(_rules(experiment)) * seeds if weighed else 0) + cells + seeds
     begun = {**middle(searched), "weights": experiment.server.weights, **(start or {})}
@@ -105,7 +105,7 @@ def tune(
         moved = {key: value for key, value in point.items() if value != begun[key]}
         trainings.begin(told(moved) or "where it starts", len(seeds))
         candidate = changed(experiment, name, point)
-        return stage.scores(candidate, candidate.made_method(name), seeds)
+        return stage.scores(candidate, candidate.build_method(name), seeds)
 
     found = search(searched, begun, score, seeds=range(seeds), sweeps=sweeps)
     trainings.expect(after)
@@ -118,7 +118,7 @@ def tune(
     if fits:
         planned = changed(experiment, name, found.point)
         curve = fit_curve(
-            _setting(stage, planned),
+            _proxy_task(stage, planned),
             _grid(found.point["bound"], budgets, seeds),
             progress=lambda *_: trainings.begin("F under the plan"),
         )
@@ -127,8 +127,8 @@ def tune(
     fresh = range(seeds, 2 * seeds)
     trainings.expect(seeds)
     trainings.begin("what may be expected", seeds)
-    reached = stage.scores(final, final.made_method(name), fresh)
-    proxy = stage.setting(final).proxy
+    reached = stage.scores(final, final.build_method(name), fresh)
+    proxy = stage.proxy_task(final).proxy
     progress(f"tuning {experiment.name}", trainings.done, trainings.done)
     return Tuned(
         experiment=experiment.name,
@@ -208,7 +208,7 @@ def _weighed(
         scores[skew] = {}
         for rule in rules:
             candidate = changed(experiment, method, {**found.point, "weights": rule})
-            made = candidate.made_method(method)
+            made = candidate.build_method(method)
             trainings.begin(f"weights by {rule}", len(seeds))
             scores[skew][rule] = stage.scores(candidate, made, seeds, skew=skew)
     uneven = compared(scores[SKEW], WEIGHTS[0])
@@ -232,12 +232,12 @@ def _rules(experiment: Experiment) -> list[str]:
     return list(dict.fromkeys([*WEIGHTS, experiment.server.weights]))
 
 
-def _setting(stage: Stage, planned: Experiment) -> Setting:
+def _proxy_task(stage: Stage, planned: Experiment) -> ProxyTask:
     """What the grid of F is trained under: the plan that was found."""
-    made = planned.made_method(PacDp.name)
+    made = planned.build_method(PacDp.name)
     assert isinstance(made, PacDp)
     return replace(
-        stage.setting(planned),
+        stage.proxy_task(planned),
         recipe=planned.recipe,
         schedule=made.schedule,
     )

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from pacdp.errors import InputError
-from pacdp.federation import Workbench
+from pacdp.federation import LocalModel
 from pacdp.paper.theory.surrogate import (
     Surrogate,
     compute_clipping_bias,
     compute_proxy_norms,
     predict_thresholds,
 )
-from pacdp.paper.theory.surrogate_check import make_heart_setting
+from pacdp.paper.theory.surrogate_check import make_heart_proxy_task
 
 norms = arrays(float, st.integers(1, 30), elements=st.floats(1e-3, 1e3))
 noises = st.floats(-3, 4).map(lambda exponent: 10**exponent)
@@ -96,9 +96,9 @@ def test_h_is_the_squared_bias_where_all_gradients_point_one_way(lengths, bound)
 
 
 def test_a_proxys_norms_are_those_of_its_own_gradients():
-    setting = make_heart_setting(0.1, rounds=3)
+    setting = make_heart_proxy_task(0.1, rounds=3)
     found = compute_proxy_norms(setting)
-    model = Workbench(setting.plan(1.0, 1.0, 0)).model
+    model = LocalModel(setting.plan(1.0, 1.0, 0)).model
     inputs, labels = setting.proxy.data.train.tensors(setting.proxy.data.task)
     assert len(found) == len(inputs)
     for number in range(5):
@@ -109,7 +109,7 @@ def test_a_proxys_norms_are_those_of_its_own_gradients():
 
 
 def test_the_guess_rises_with_the_budget_and_falls_with_kappa():
-    setting = make_heart_setting(0.1, rounds=3)
+    setting = make_heart_proxy_task(0.1, rounds=3)
     budgets = np.geomspace(0.01, 100, 9)
     bounds = predict_thresholds(setting, budgets)
     assert np.all(np.diff(bounds) > 0)
@@ -119,7 +119,9 @@ def test_the_guess_rises_with_the_budget_and_falls_with_kappa():
 
 def test_the_guess_does_not_depend_on_rounds():
     # One budget spread over more releases is as much noise in the end.
-    few, many = (predict_thresholds(make_heart_setting(0.1, rounds=n), [0.1, 1.0]) for n in (2, 50))
+    few, many = (
+        predict_thresholds(make_heart_proxy_task(0.1, rounds=n), [0.1, 1.0]) for n in (2, 50)
+    )
     assert few == pytest.approx(many, rel=1e-6)
 
 

@@ -13,7 +13,7 @@ from pacdp.federation.client import Client
 from pacdp.federation.engines.serial import SerialEngine
 from pacdp.federation.engines.stacked import StackedEngine
 from pacdp.federation.engines.threaded import ThreadedEngine
-from pacdp.federation.local_model import Workbench
+from pacdp.federation.local_model import LocalModel
 from pacdp.federation.messages import Answers, Broadcast
 from pacdp.plugins import import_object, is_path
 from pacdp.validation import member
@@ -24,15 +24,15 @@ class Engine(Protocol):
 
     name: str
 
-    def __init__(self, bench: Workbench, make: Callable[[], Workbench]) -> None:
+    def __init__(self, local_model: LocalModel, make: Callable[[], LocalModel]) -> None:
         """``make`` gives further models, for engines that need several."""
 
     @classmethod
-    def explain_misfit(cls, bench: Workbench) -> str:
+    def explain_misfit(cls, local_model: LocalModel) -> str:
         """The reason why it cannot compute a plan; empty if it can."""
 
     @classmethod
-    def is_preferred(cls, bench: Workbench) -> bool:
+    def is_preferred(cls, local_model: LocalModel) -> bool:
         """Whether it is faster than those that come after it."""
 
     def answer(self, clients: Mapping[int, Client], broadcast: Broadcast) -> Answers:
@@ -45,18 +45,18 @@ ENGINES: dict[str, type[Engine]] = {
 }
 
 
-def choose_engine(name: str, bench: Workbench, *, make: Callable[[], Workbench]) -> Engine:
+def choose_engine(name: str, local_model: LocalModel, *, make: Callable[[], LocalModel]) -> Engine:
     """Return an engine by its name or as ``module:Class``, or with ``auto`` the fastest that fits.
 
     An engine that does not fit the plan is refused.
     """
     if name == "auto":
-        fitting = [kind for kind in ENGINES.values() if not kind.explain_misfit(bench)]
-        return next(kind for kind in fitting if kind.is_preferred(bench))(bench, make)
+        fitting = [kind for kind in ENGINES.values() if not kind.explain_misfit(local_model)]
+        return next(kind for kind in fitting if kind.is_preferred(local_model))(local_model, make)
     if is_path(name):
         kind: type[Engine] = import_object("engine", name)
     else:
         kind = ENGINES[member("engine", name, ("auto", *ENGINES))]
-    if misfit := kind.explain_misfit(bench):
+    if misfit := kind.explain_misfit(local_model):
         raise InputError(f"engine = {name}: {misfit}")
-    return kind(bench, make)
+    return kind(local_model, make)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from pacdp.clipping import CrossEntropy, StackedGradient
 from pacdp.clipping.numerics import add_on_grid, clip_factors, shrink_bound, zero_nonfinite_
-from pacdp.federation.local_model import Tensors, Workbench
+from pacdp.federation.local_model import LocalModel, Tensors
 
 
 class Layout(Protocol):
@@ -60,9 +60,11 @@ class Layout(Protocol):
 class CellsFirst:
     """Any sequential model: weights (jobs, cells, ...)."""
 
-    def __init__(self, bench: Workbench, cells: int) -> None:
+    def __init__(self, local_model: LocalModel, cells: int) -> None:
         self.cells = cells
-        self._gradient = StackedGradient(bench.model, bench.loss, adjacency=bench.plan.adjacency)
+        self._gradient = StackedGradient(
+            local_model.model, local_model.loss, adjacency=local_model.plan.adjacency
+        )
 
     def expand(self, states: Sequence[Tensors]) -> Tensors:
         stacked = {name: torch.stack([state[name] for state in states]) for name in states[0]}
@@ -128,10 +130,10 @@ class CellsLast:
     Sums are plain single precision, without the error bounds that private records need.
     """
 
-    def __init__(self, bench: Workbench, cells: int) -> None:
+    def __init__(self, local_model: LocalModel, cells: int) -> None:
         self.cells = cells
-        self._loss = bench.loss
-        self._shapes = {name: value.shape for name, value in bench.parameters.items()}
+        self._loss = local_model.loss
+        self._shapes = {name: value.shape for name, value in local_model.parameters.items()}
         self._weight = next(name for name, shape in self._shapes.items() if len(shape) == 2)
         self._bias = next((name for name, shape in self._shapes.items() if len(shape) == 1), None)
 

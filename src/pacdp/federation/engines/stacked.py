@@ -23,9 +23,9 @@ from pacdp.federation.client import Client
 from pacdp.federation.client_context import local_batches
 from pacdp.federation.engines.layouts import CellsFirst, Layout
 from pacdp.federation.engines.thread_pool import on_threads
-from pacdp.federation.local_model import Tensors, Workbench
+from pacdp.federation.local_model import LocalModel, Tensors
 from pacdp.federation.messages import Answers, Broadcast, Refusal, Reply
-from pacdp.federation.optimizers import Stepper
+from pacdp.federation.optimizers import ParameterOptimizer
 from pacdp.federation.plan import ClientPlan, Plan
 from pacdp.federation.release_guard import ALL_UNITS, ReleaseGuard
 from pacdp.methods import Method
@@ -58,9 +58,9 @@ class Job:
     noise_scale: float
 
     @property
-    def task(self) -> ClientPlan:
+    def client_plan(self) -> ClientPlan:
         """The client's part of the plan."""
-        return self.client.task
+        return self.client.client_plan
 
 
 class StackedEngine:
@@ -74,20 +74,20 @@ class StackedEngine:
 
     def __init__(
         self,
-        bench: Workbench,
-        make: Callable[[], Workbench] | None = None,
+        local_model: LocalModel,
+        make: Callable[[], LocalModel] | None = None,
         *,
         layout: Layout | None = None,
     ) -> None:
-        self._bench = bench
-        self._plan = bench.plan
-        self._layout = layout or CellsFirst(bench, 1)
+        self._local_model = local_model
+        self._plan = local_model.plan
+        self._layout = layout or CellsFirst(local_model, 1)
 
     @classmethod
-    def explain_misfit(cls, bench: Workbench) -> str:
+    def explain_misfit(cls, local_model: LocalModel) -> str:
         """The reason why the clients of a plan cannot be computed together; empty if they can."""
-        plan, model = bench.plan, bench.gradient.sequential
-        if type(plan.made_method).train is not Method.train:
+        plan, model = local_model.plan, local_model.gradient.sequential
+        if type(plan.algorithm).train is not Method.train:
             return f"{plan.method} trains in its own way; must be a method with the common loop"
         if plan.unit != "record":
             return f"one {plan.unit} at a time is clipped; must be one record"
@@ -101,9 +101,9 @@ class StackedEngine:
         return ""
 
     @classmethod
-    def is_preferred(cls, bench: Workbench) -> bool:
+    def is_preferred(cls, local_model: LocalModel) -> bool:
         """Whether all layers are linear: stacking gains nothing for convolutions."""
-        model = bench.gradient.sequential
+        model = local_model.gradient.sequential
         return model is not None and all(
             isinstance(step, LinearStep) or not hasattr(step, "weight") for step in model.steps
         )
@@ -119,7 +119,7 @@ class StackedEngine:
             except BudgetExceededError as error:
                 answers[number] = Refusal(number, str(error))
         divisor = max(client.divisor for client in self._plan.clients)
-        heavy = self._bench.coordinates * self._layout.cells * divisor > HEAVY_STEP
+        heavy = self._local_model.coordinates * self._layout.cells * divisor > HEAVY_STEP
         trained = on_threads(
             lambda group: self._train(group, broadcast),
             list(self._groups(jobs)),
@@ -130,38 +130,40 @@ class StackedEngine:
 
     def _load(self, broadcast: Broadcast) -> None:
         """Refuse a broadcast that does not fit the model, before anybody pays."""
-        self._bench.load(broadcast.model)
+        self._local_model.load(broadcast.model)
 
     def _initial_weights(self, jobs: Sequence[Job], broadcast: Broadcast) -> Tensors:
-        return self._layout.expand([self._bench.state()] * len(jobs))
+        return self._layout.expand([self._local_model.state()] * len(jobs))
 
     def _bounds(self, job: Job, round: int) -> FloatArray:  # noqa: A002
         """The clipping bound of each cell."""
         plan = self._plan
-        return np.array([plan.made_method.bound(job.task.epsilon, round=round, rounds=plan.rounds)])
+        return np.array(
+            [plan.algorithm.bound(job.client_plan.epsilon, round=round, rounds=plan.rounds)]
+        )
 
     def _noise_multipliers(self, job: Job) -> FloatArray:
         """σ/C of each cell, at even spending."""
-        return np.array([job.task.charges[0].noise_multiplier])
+        return np.array([job.client_plan.charges[0].noise_multiplier])
 
     def _padded(self, jobs: Sequence[Job]) -> Padded:
         return Padded(
-            [job.client.records.tensors(self._plan.task, self._bench.device) for job in jobs]
+            [job.client.records.tensors(self._plan.task, self._local_model.device) for job in jobs]
         )
 
     def _size(self, job: Job) -> int:
         """The numbers that a job adds to a program."""
-        return job.task.records * math.prod(self._plan.shape)
+        return job.client_plan.records * math.prod(self._plan.shape)
 
     def _groups(self, jobs: Sequence[Job]) -> Iterator[list[Job]]:
         """Jobs with batches of similar size, the largest first, within the limit of a program."""
         group: list[Job] = []
         # More records are never fewer steps.
-        for job in sorted(jobs, key=lambda job: job.task.records, reverse=True):
+        for job in sorted(jobs, key=lambda job: job.client_plan.records, reverse=True):
             if group:
                 full = (len(group) + 1) * self._size(group[0]) > LARGEST_STACK
                 # Padding costs what a batch is short of the longest one.
-                if full or 2 * job.task.divisor < group[0].task.divisor:
+                if full or 2 * job.client_plan.divisor < group[0].client_plan.divisor:
                     yield group
                     group = []
             group.append(job)
@@ -170,7 +172,7 @@ class StackedEngine:
 
     def _train(self, group: Sequence[Job], broadcast: Broadcast) -> list[Reply]:
         """The common loop, for all of a group at once. Those with most steps come first."""
-        number, tasks = broadcast.round, [job.task for job in group]
+        number, clients = broadcast.round, [job.client_plan for job in group]
         orders = [list(local_batches(job.client.plan, job.client.number, number)) for job in group]
         for job, order in zip(group, orders, strict=True):
             self._authorize(job, order)
@@ -182,12 +184,12 @@ class StackedEngine:
             _Draws(
                 job.client.noise_source(number),
                 scale=float(row[0]) if self._layout.cells == 1 else None,
-                steps=job.task.steps,
-                coordinates=self._bench.coordinates,
+                steps=job.client_plan.steps,
+                coordinates=self._local_model.coordinates,
             )
             for job, row in zip(group, scales, strict=True)
         ]
-        divisors = np.array([[task.divisor] for task in tasks]) + np.zeros_like(bounds)
+        divisors = np.array([[client.divisor] for client in clients]) + np.zeros_like(bounds)
         cells = {
             name: torch.from_numpy(value)
             for name, value in {"scales": scales, "steps": steps, "divisors": divisors}.items()
@@ -195,11 +197,11 @@ class StackedEngine:
         limits = torch.from_numpy(bounds)
         start = self._initial_weights(group, broadcast)
         weights = {name: value.clone() for name, value in start.items()}
-        move = Stepper.of_client(self._plan.training.optimiser, weights)
+        move = ParameterOptimizer.of_client(self._plan.training.optimiser, weights)
         batches = PaddedBatches(self._padded(group), orders)
         updates: list[Tensors] = []
-        for step in range(tasks[0].steps):
-            active = sum(task.steps > step for task in tasks)
+        for step in range(clients[0].steps):
+            active = sum(client.steps > step for client in clients)
             inputs, targets, present = batches.next(active)
             try:
                 sums = self._layout.sums(
@@ -221,7 +223,7 @@ class StackedEngine:
                     for name, value in released.items()
                 }
             move(released)
-            done = sum(task.steps > step + 1 for task in tasks)
+            done = sum(client.steps > step + 1 for client in clients)
             updates += [
                 {name: value[job] - start[name][job] for name, value in weights.items()}
                 for job in range(active - 1, done - 1, -1)
@@ -245,12 +247,12 @@ class StackedEngine:
             sensitivity=plan.adjacency.sensitivity,
             sampling_rate=1.0,
             units=[ALL_UNITS if batch is None else batch for batch in order],
-            divisor=job.task.divisor,
+            divisor=job.client_plan.divisor,
         )
 
     def _grids(self, bounds: FloatArray, multipliers: FloatArray) -> tuple[FloatArray, FloatArray]:
         """The steps of the public grids, and σ in grid steps, never rounded down."""
-        coordinates, ratio = self._bench.coordinates, self._plan.adjacency.sensitivity
+        coordinates, ratio = self._local_model.coordinates, self._plan.adjacency.sensitivity
         check_noise(float(multipliers.max()) / ratio, coordinates)
         steps = grid_step(bounds * ratio, coordinates)
         noise = multipliers / ratio * (bounds * ratio)
@@ -288,7 +290,7 @@ class _Draws:
 
 
 def _describe(group: Sequence[Job], round: int, step: int) -> str:  # noqa: A002
-    names = ", ".join(job.task.name for job in group[:3])
+    names = ", ".join(job.client_plan.name for job in group[:3])
     more = f" and {len(group) - 3} more" if len(group) > 3 else ""
     return (
         f"clients {names}{more}, round {round + 1}, step {step + 1} "

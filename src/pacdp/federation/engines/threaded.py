@@ -10,7 +10,7 @@ from pacdp.federation.client import Client
 from pacdp.federation.engines.serial import answer_or_refuse
 from pacdp.federation.engines.stacked import StackedEngine
 from pacdp.federation.engines.thread_pool import on_threads
-from pacdp.federation.local_model import Workbench
+from pacdp.federation.local_model import LocalModel
 from pacdp.federation.messages import Answers, Broadcast, Refusal, Reply
 
 
@@ -23,19 +23,21 @@ class ThreadedEngine:
 
     name = "threaded"
 
-    def __init__(self, bench: Workbench, make: Callable[[], Workbench]) -> None:
-        self._benches: queue.SimpleQueue[Workbench] = queue.SimpleQueue()
-        benches = [make() for _ in range(torch.get_num_threads())]
-        first = [next(iter(bench.parameters.values())) for bench in benches]
+    def __init__(self, local_model: LocalModel, make: Callable[[], LocalModel]) -> None:
+        self._local_models: queue.SimpleQueue[LocalModel] = queue.SimpleQueue()
+        local_models = [make() for _ in range(torch.get_num_threads())]
+        first = [next(iter(local_model.parameters.values())) for local_model in local_models]
         if len({value.data_ptr() for value in first}) < len(first):
-            raise InputError("make: gives the same model again; must give a new one each time")
-        for bench in benches:
-            self._benches.put(bench)
+            raise InputError(
+                "make_model: gives the same model again; must give a new one each time"
+            )
+        for local_model in local_models:
+            self._local_models.put(local_model)
 
     @classmethod
-    def explain_misfit(cls, bench: Workbench) -> str:
+    def explain_misfit(cls, local_model: LocalModel) -> str:
         """The reason why a model cannot be trained on several threads; empty if it can."""
-        if bench.gradient.sequential is not None:
+        if local_model.gradient.sequential is not None:
             return ""
         return (
             "the model may draw random numbers; must be a Sequential of Linear, Conv2d, ReLU, "
@@ -43,20 +45,20 @@ class ThreadedEngine:
         )
 
     @classmethod
-    def is_preferred(cls, bench: Workbench) -> bool:
+    def is_preferred(cls, local_model: LocalModel) -> bool:
         """Whether there are several cores, and more work in a step than Python's own."""
-        several = torch.device(bench.device).type == "cpu" and torch.get_num_threads() > 1
-        return several and not StackedEngine.is_preferred(bench)
+        several = torch.device(local_model.device).type == "cpu" and torch.get_num_threads() > 1
+        return several and not StackedEngine.is_preferred(local_model)
 
     def answer(self, clients: Mapping[int, Client], broadcast: Broadcast) -> Answers:
         """Each client's answer."""
 
         def answer(number: int) -> Reply | Refusal:
-            bench = self._benches.get()
+            local_model = self._local_models.get()
             try:
-                return answer_or_refuse(number, clients[number], broadcast, bench)
+                return answer_or_refuse(number, clients[number], broadcast, local_model)
             finally:
-                self._benches.put(bench)
+                self._local_models.put(local_model)
 
         answers = on_threads(answer, list(clients))
         return dict(zip(clients, answers, strict=True))

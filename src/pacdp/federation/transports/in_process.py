@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pacdp.data import Records
 from pacdp.federation.client import Client, simulated_noise
 from pacdp.federation.engines.base import Engine
-from pacdp.federation.local_model import Workbench
+from pacdp.federation.local_model import LocalModel
 from pacdp.federation.messages import Answers, Broadcast
 from pacdp.privacy import Ledger
 
@@ -19,13 +19,13 @@ class InProcessTransport:
 
     def __init__(
         self,
-        bench: Workbench,
+        local_model: LocalModel,
         records: Sequence[Records],
         ledgers: Sequence[Ledger | None],
         *,
         engine: Engine,
     ) -> None:
-        self._bench, self._records, self._ledgers = bench, records, ledgers
+        self._local_model, self._records, self._ledgers = local_model, records, ledgers
         self._engine = engine
         self._checked: set[int] = set()
 
@@ -35,13 +35,13 @@ class InProcessTransport:
 
     def _client(self, number: int) -> Client:
         # Made for one round: clients that nobody asks take no memory.
-        plan, ledger = self._bench.plan, self._ledgers[number]
+        plan, ledger = self._local_model.plan, self._ledgers[number]
         durable = ledger is not None and ledger.durable
         client = Client(
             *(number, plan, self._records[number]),
-            book=ledger,
+            ledger=ledger,
             noise=None if durable else simulated_noise(plan.seed, number),
-            workbench=self._bench,
+            local_model=self._local_model,
             checked=number in self._checked,
         )
         self._checked.add(number)

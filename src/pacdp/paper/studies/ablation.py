@@ -104,7 +104,7 @@ class _Entry:
             self._shelf.result(
                 Job(
                     experiment,
-                    experiment.made_method("pac-dp", {"allow_plan_mismatch": True}),
+                    experiment.build_method("pac-dp", {"allow_plan_mismatch": True}),
                     seed,
                 )
             )

@@ -32,7 +32,7 @@ from pacdp.experiments.offline import setting_for
 from pacdp.experiments.prepare import dealt, read_records
 from pacdp.federation import Privacy
 from pacdp.methods import find_method
-from pacdp.offline import Setting, fit_curve
+from pacdp.offline import ProxyTask, fit_curve
 from pacdp.paper.studies.jobs import Job
 from pacdp.paper.studies.reading import per_release
 from pacdp.tuning import Tuned, tune
@@ -79,15 +79,15 @@ class Shelf:
         plain = experiment.model_copy(
             update={"hot_start": None, "privacy": privacy, "profiles": {}}
         )
-        setting = _setting(plain.model_dump_json())
-        content = setting.digest + plain.offline.model_dump_json()
+        proxy_task = _proxy_task(plain.model_dump_json())
+        content = proxy_task.digest + plain.offline.model_dump_json()
         key = hashlib.sha256(content.encode()).hexdigest()[:12]
         path = self.folder / "curves" / f"{plain.name}-{key}.json"
-        self._once(path, lambda: fit_curve(setting, plain.offline).save(path))
+        self._once(path, lambda: fit_curve(proxy_task, plain.offline).save(path))
         curve = Curve.load(path)
         if experiment.privacy.scope == "total":
             return curve
-        releases = setting.plan(1.0, 1.0, 0).clients[0].releases
+        releases = proxy_task.plan(1.0, 1.0, 0).clients[0].releases
         classic = experiment.privacy.accountant == "basic"
         return per_release(curve, releases=releases, classic=classic)
 
@@ -162,7 +162,7 @@ def _stage(data: str) -> Stage:
 
 
 @lru_cache(maxsize=8)
-def _setting(experiment: str) -> Setting:
+def _proxy_task(experiment: str) -> ProxyTask:
     """The public side of a training, made once: a proxy may take seconds."""
     made = Experiment.model_validate_json(experiment)
     return setting_for(made, read=_data(made.data, 0))

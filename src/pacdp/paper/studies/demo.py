@@ -50,29 +50,29 @@ def fit(made: Experiment, progress: Progress = ignore_progress) -> Curve:
 def prepared(made: Experiment, curve: Curve, method: str, seed: int) -> Prepared:
     """One method, ready to run."""
     given = {"curve": curve} if method == "pac-dp" else {}
-    return prepare(made, method=made.made_method(method, given), seed=seed)
+    return prepare(made, method=made.build_method(method, given), seed=seed)
 
 
 def train(ready: Prepared, ledgers: Sequence[SQLiteLedger] | None = None) -> Result:
     """Run one method, drawing on ledgers if there are any."""
-    return execute(ready, books=ledgers)
+    return execute(ready, ledgers=ledgers)
 
 
 def open_ledgers(folder: Path, plan: Plan) -> list[SQLiteLedger]:
     """A new ledger for each hospital, each with its own budget."""
     ledgers = []
-    for number, task in enumerate(plan.clients):
+    for number, client in enumerate(plan.clients):
         budget = plan.budget(number)
         assert budget is not None
-        path = folder / f"{task.name}.ledger"
-        ledgers.append(SQLiteLedger.create(path, client=task.name, budget=budget))
+        path = folder / f"{client.name}.ledger"
+        ledgers.append(SQLiteLedger.create(path, client=client.name, budget=budget))
     return ledgers
 
 
 def refusal(ready: Prepared, result: Result, ledgers: Sequence[SQLiteLedger]) -> str:
     """What a hospital answers when it is asked for one round more than planned."""
     records = ready.partition.client_records(ready.dataset)[0]
-    client = Client(0, ready.plan, records, book=ledgers[0])
+    client = Client(0, ready.plan, records, ledger=ledgers[0])
     try:
         client.answer(Broadcast(0, result.model))
     except BudgetExceededError as error:
@@ -136,9 +136,9 @@ def _draw_accuracy(axes: Axes, comparison: Comparison) -> None:
 def _draw_budgets(axes: Axes, plan: Plan) -> None:
     rounds = range(1, plan.rounds + 1)
     # Hospitals with one budget spend alike: one line stands for them all.
-    for epsilon in sorted({task.epsilon for task in plan.clients}, reverse=True):
-        group = [n for n, task in enumerate(plan.clients) if task.epsilon == epsilon]
-        spent = [_epsilon(plan.planned(group[0], number)) for number in rounds]
+    for epsilon in sorted({client.epsilon for client in plan.clients}, reverse=True):
+        group = [n for n, client in enumerate(plan.clients) if client.epsilon == epsilon]
+        spent = [_epsilon(plan.planned_guarantee(group[0], number)) for number in rounds]
         names = " and ".join(plan.clients[n].name for n in group)
         (line,) = axes.plot(rounds, spent, marker="o", markersize=3, label=f"{names}: spent")
         axes.axhline(epsilon, color=line.get_color(), linestyle="--", label=f"budget {epsilon:g}")

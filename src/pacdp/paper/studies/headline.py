@@ -82,7 +82,7 @@ def _line(entry: Entry, shelf: Shelf, observe: Observer) -> Line:
 def _row(entry: Entry, plan: Tuned, shelf: Shelf, *, first: int, skew: float | None = None) -> Row:
     """Every run of one arm of an entry."""
     runs = [
-        shelf.result(Job(experiment, experiment.made_method(plan.method), seed))
+        shelf.result(Job(experiment, experiment.build_method(plan.method), seed))
         for experiment, seed in runs_of(entry, plan, shelf.profile, first=first, skew=skew)
     ]
     return Row(plan.method, "certified", runs)
@@ -160,9 +160,9 @@ def replaced(run: RunResult) -> list[float]:
     """What the noise of a run certifies under replace-one: ε of each client."""
     plan = run.plan
     found = {}
-    for task in plan.clients:
-        (charge,) = task.charges
-        releases = charge.each * task.participations
+    for client in plan.clients:
+        (charge,) = client.charges
+        releases = charge.each * client.participations
         key = (charge.noise_multiplier, releases)
         if key not in found:
             made = Release.clipped_sum(

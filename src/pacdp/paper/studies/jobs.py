@@ -97,11 +97,11 @@ def job(study: Study, cell: Cell, *, profile: str, fit: Fit) -> Job:
         classic = experiment.privacy.model_copy(update={"accountant": "basic"})
         experiment = experiment.model_copy(update={"privacy": classic})
     settings = dict(arm.settings)
-    if "curve" in find_method(name).needs and study.fit:
+    if "curve" in find_method(name).required_settings and study.fit:
         settings["curve"] = fit(experiment)
     if settings.get("clipping_bound") == "proxy":
         settings["clipping_bound"] = best_fixed(fit(experiment), held(experiment.privacy.epsilon))
-    return Job(experiment, experiment.made_method(name, settings), cell.seed)
+    return Job(experiment, experiment.build_method(name, settings), cell.seed)
 
 
 def held(epsilon: Any) -> Mapping[float, float]:

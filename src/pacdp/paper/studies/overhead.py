@@ -71,15 +71,15 @@ def measure(
     The first turn of each warms up and is not counted. The ratio is the median over turns.
     """
     read = read_data(experiment.data, seed=0)
-    setting = setting_for(experiment, read=read)
+    proxy_task = setting_for(experiment, read=read)
     started = time.perf_counter()
-    curve = fit_curve(setting, experiment.offline)
+    curve = fit_curve(proxy_task, experiment.offline)
     offline = time.perf_counter() - started
     evidence = curve.evidence
     observe()
     methods = {
-        "pac-dp": experiment.made_method("pac-dp", {"curve": curve}),
-        "fixed": experiment.made_method("fixed"),
+        "pac-dp": experiment.build_method("pac-dp", {"curve": curve}),
+        "fixed": experiment.build_method("fixed"),
     }
     seconds: dict[str, list[float]] = {name: [] for name in methods}
     for _ in range(turns + 1):

@@ -90,7 +90,7 @@ def _dealt(entry: Entry, study: Study, shelf: Shelf, observe: Observer) -> Dealt
             # F was fitted under the weights that the search chose; here only they differ.
             runs.append(
                 shelf.result(
-                    Job(made, made.made_method("pac-dp", {"allow_plan_mismatch": True}), seed)
+                    Job(made, made.build_method("pac-dp", {"allow_plan_mismatch": True}), seed)
                 )
             )
         rows[rule] = Row(rule, "certified", runs)

@@ -18,10 +18,10 @@ from numpy.typing import ArrayLike
 from scipy.optimize import elementwise
 
 from pacdp.errors import InputError
-from pacdp.federation import Workbench
+from pacdp.federation import LocalModel
 from pacdp.federation.weights import client_weights
 from pacdp.models import count_parameters
-from pacdp.offline import Setting
+from pacdp.offline import ProxyTask
 from pacdp.validation import FloatArray, count, not_negative, positive
 
 
@@ -123,22 +123,22 @@ def compute_clipping_bias(gradients: ArrayLike, bounds: ArrayLike) -> FloatArray
     return np.asarray(((removed @ table / len(table)) ** 2).sum(-1))
 
 
-def compute_proxy_norms(setting: Setting, *, seed: int = 0) -> FloatArray:
+def compute_proxy_norms(proxy_task: ProxyTask, *, seed: int = 0) -> FloatArray:
     """Compute the norms of the proxy's gradients at the initial weights; all of it is public.
 
-    >>> from pacdp.paper.theory.surrogate_check import make_heart_setting
-    >>> setting = make_heart_setting(0.1)
-    >>> len(compute_proxy_norms(setting)) == len(setting.proxy.data.train)
+    >>> from pacdp.paper.theory.surrogate_check import make_heart_proxy_task
+    >>> proxy_task = make_heart_proxy_task(0.1)
+    >>> len(compute_proxy_norms(proxy_task)) == len(proxy_task.proxy.data.train)
     True
     """
-    data = setting.proxy.data
-    gradient = Workbench(setting.plan(1.0, 1.0, seed)).gradient
+    data = proxy_task.proxy.data
+    gradient = LocalModel(proxy_task.plan(1.0, 1.0, seed)).gradient
     norms = gradient.norms(*data.train.tensors(data.task))
     return np.asarray(norms.detach().double().numpy())
 
 
 def predict_thresholds(
-    setting: Setting, budgets: ArrayLike, *, kappa: float | None = None, seed: int = 0
+    proxy_task: ProxyTask, budgets: ArrayLike, *, kappa: float | None = None, seed: int = 0
 ) -> FloatArray:
     """Predict C* for each budget without any training.
 
@@ -146,13 +146,13 @@ def predict_thresholds(
     Σ p_i²·(z_i/B_i)². By default κ is one over the number of steps: over K steps a constant bias
     adds up to K times itself, but independent noise only to √K times.
 
-    >>> from pacdp.paper.theory.surrogate_check import make_heart_setting
-    >>> low, high = predict_thresholds(make_heart_setting(0.1), [0.05, 5.0])
+    >>> from pacdp.paper.theory.surrogate_check import make_heart_proxy_task
+    >>> low, high = predict_thresholds(make_heart_proxy_task(0.1), [0.05, 5.0])
     >>> bool(low < high)
     True
     """
     epsilons = np.atleast_1d(positive("budgets", budgets))
-    plans = [setting.plan(float(epsilon), 1.0, seed) for epsilon in epsilons.ravel()]
+    plans = [proxy_task.plan(float(epsilon), 1.0, seed) for epsilon in epsilons.ravel()]
     noises = []
     for plan in plans:
         participants = plan.participants(0)
@@ -162,8 +162,8 @@ def predict_thresholds(
         noises.append(float(np.linalg.norm(weights * np.array(relative))))
     steps = plans[0].rounds * max(client.steps for client in plans[0].clients)
     surrogate = Surrogate(
-        norms=compute_proxy_norms(setting, seed=seed),
-        dimension=count_parameters(Workbench(plans[0]).model),
+        norms=compute_proxy_norms(proxy_task, seed=seed),
+        dimension=count_parameters(LocalModel(plans[0]).model),
         divisor=1.0,
         kappa=1 / steps if kappa is None else kappa,
     )

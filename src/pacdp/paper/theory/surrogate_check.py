@@ -8,7 +8,7 @@ import numpy as np
 from pacdp.curve import ThresholdChoice, select_thresholds
 from pacdp.data import load_proxy
 from pacdp.federation import Optimiser, Recipe, Training
-from pacdp.offline import Grid, Matrix, Setting
+from pacdp.offline import Grid, Matrix, ProxyTask
 from pacdp.offline.grid import run_grid
 from pacdp.paper.theory.surrogate import predict_thresholds
 from pacdp.validation import FloatArray
@@ -45,13 +45,13 @@ class SurrogateCheck:
         return float((scores.max(1) - reached).mean())
 
 
-def make_heart_setting(learning_rate: float, *, rounds: int = 20) -> Setting:
+def make_heart_proxy_task(learning_rate: float, *, rounds: int = 20) -> ProxyTask:
     """Return a training of four hospitals of Heart's sizes, with synthetic records.
 
-    >>> make_heart_setting(0.1).recipe.training.rounds
+    >>> make_heart_proxy_task(0.1).recipe.training.rounds
     20
     """
-    return Setting(
+    return ProxyTask(
         proxy=load_proxy("heart", "synthetic"),
         sizes={"Cleveland": 303, "Hungary": 261, "Switzerland": 46, "Long Beach": 130},
         recipe=Recipe(
@@ -78,11 +78,11 @@ def check_surrogate(
     """
     checks = []
     for learning_rate in rates:
-        setting = make_heart_setting(learning_rate, rounds=rounds)
-        matrix = run_grid(setting, Grid(tuple(budgets), tuple(bounds), tuple(range(seeds))))
+        proxy_task = make_heart_proxy_task(learning_rate, rounds=rounds)
+        matrix = run_grid(proxy_task, Grid(tuple(budgets), tuple(bounds), tuple(range(seeds))))
         predicted = {
-            "1/K": predict_thresholds(setting, budgets),
-            "1": predict_thresholds(setting, budgets, kappa=1.0),
+            "1/K": predict_thresholds(proxy_task, budgets),
+            "1": predict_thresholds(proxy_task, budgets, kappa=1.0),
         }
         choices = select_thresholds(matrix.scores, bounds)
         checks.append(SurrogateCheck(learning_rate, matrix, choices, predicted))

@@ -21,7 +21,7 @@ def plot_clipping_and_noise(comparison: Comparison, label: str) -> Chart | None:
     """Plot C and σ of each budget level by round; None for a method that does not clip."""
     plan, terms = comparison.groups[label][0].plan, comparison.terms
     levels = _select_levels(plan)
-    if not plan.made_method.private or not levels:
+    if not plan.algorithm.private or not levels:
         return None
     adapted = {
         number: statistics.fmean(bounds)
@@ -65,7 +65,7 @@ def _select_levels(plan: Plan) -> list[float]:
 
 
 def _planned_bounds(plan: Plan, level: float) -> Mapping[float, float]:
-    bound = plan.made_method.bound
+    bound = plan.algorithm.bound
     return {t + 1: bound(level, round=t, rounds=plan.rounds) for t in range(plan.rounds)}
 
 

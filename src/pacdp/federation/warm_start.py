@@ -9,21 +9,23 @@ import torch
 
 from pacdp.data import Dataset
 from pacdp.errors import InputError
-from pacdp.federation.configuration import HotStart
+from pacdp.federation.configuration import WarmStart
 from pacdp.federation.evaluation import evaluate
-from pacdp.federation.local_model import Tensors, Workbench
+from pacdp.federation.local_model import LocalModel, Tensors
 
 
-def hot_start(bench: Workbench, proxy: Dataset, settings: HotStart, *, seed: int) -> Tensors:
-    """Train the workbench's model on the proxy without privacy, and return its parameters."""
-    plan = bench.plan
+def train_warm_start(
+    local_model: LocalModel, proxy: Dataset, settings: WarmStart, *, seed: int
+) -> Tensors:
+    """Train the local model on the proxy without privacy, and return its parameters."""
+    plan = local_model.plan
     if (proxy.shape, proxy.task) != (plan.shape, plan.task):
         raise InputError(
             f"proxy {proxy.name}: has records {proxy.shape} for {proxy.task}, must have "
             f"{plan.shape} for {plan.task}"
         )
-    inputs, targets = proxy.train.tensors(plan.task, bench.device)
-    optimiser = torch.optim.Adam(bench.parameters.values(), lr=settings.lr)
+    inputs, targets = proxy.train.tensors(plan.task, local_model.device)
+    optimiser = torch.optim.Adam(local_model.parameters.values(), lr=settings.lr)
     random = np.random.default_rng([seed, settings.epochs])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -31,13 +33,15 @@ def hot_start(bench: Workbench, proxy: Dataset, settings: HotStart, *, seed: int
             order = torch.from_numpy(random.permutation(len(inputs)))
             for batch in order.split(settings.batch):
                 optimiser.zero_grad()
-                bench.loss(bench.model(inputs[batch]), targets[batch]).mean().backward()
+                local_model.loss(local_model.model(inputs[batch]), targets[batch]).mean().backward()
                 optimiser.step()
         optimiser.zero_grad()
-    return bench.state()
+    return local_model.state()
 
 
-def before_any_private_record(bench: Workbench, model: Tensors, test: Dataset) -> dict[str, float]:
+def evaluate_initial_model(
+    local_model: LocalModel, model: Tensors, test: Dataset
+) -> dict[str, float]:
     """How good a first model is on the test records of the task."""
-    bench.load(model)
-    return evaluate(bench.model, test.test, bench.plan.task, device=bench.device)
+    local_model.load(model)
+    return evaluate(local_model.model, test.test, local_model.plan.task, device=local_model.device)
