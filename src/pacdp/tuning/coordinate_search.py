@@ -32,7 +32,7 @@ class Tried:
 class Step:
     """One setting looked at, all others as they stood."""
 
-    proxy_task: str
+    setting: str
     before: Any
     after: Any
     tried: tuple[Tried, ...]
@@ -81,17 +81,17 @@ def search(
     steps: list[Step] = []
     for _ in range(sweeps):
         moved = False
-        for proxy_task, values in axes.items():
+        for setting, values in axes.items():
             standing = scores(point)
             tried = tuple(
-                _tried(value, scores({**point, proxy_task: value}), standing) for value in values
+                _tried(value, scores({**point, setting: value}), standing) for value in values
             )
             best = max(tried, key=lambda one: one.mean)
-            before = point[proxy_task]
+            before = point[setting]
             if best.gain > best.error:
-                point[proxy_task] = best.value
-            moved = moved or point[proxy_task] != before
-            steps.append(Step(proxy_task, before, point[proxy_task], tried))
+                point[setting] = best.value
+            moved = moved or point[setting] != before
+            steps.append(Step(setting, before, point[setting], tried))
         if not moved:
             break
     return Found(point, tuple(steps), len(seeds) * len(known))

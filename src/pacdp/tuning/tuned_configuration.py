@@ -93,7 +93,7 @@ class Tuned(Settings):
     def load(cls, path: Path) -> "Tuned":
         """Read what :meth:`save` wrote; what another version chose is refused."""
         if not path.is_file():
-            raise InputError(f"--configuration {path}: there is no such file; pacdp tune makes one")
+            raise InputError(f"{path}: there is no such file; pacdp tune makes one")
         try:
             content = json.loads(path.read_text())
             anew = "pacdp tune EXPERIMENT --out FILE makes a new one"
