@@ -5,6 +5,7 @@ experiment is given by the name of a shipped one, by the path of a TOML file, or
 :class:`~pacdp.experiments.Experiment`.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -41,6 +42,8 @@ __all__ = [
     "run",
     "tune",
 ]
+
+_LOGGER = logging.getLogger(__name__)
 
 ExperimentLike = Experiment | str | Path
 METHODS = ("pac-dp", "fixed", "dp-fedavg", "fedavg")
@@ -105,8 +108,8 @@ def plan(
     the experiment's. ``profile``, ``changes`` and ``configuration`` are those of
     :func:`load_experiment`.
 
-    >>> plan("heart", method="fixed").clients[0].releases
-    20
+    >>> plan("heart", method="fixed", profile="smoke").clients[0].epsilon
+    0.1
     """
     loaded = load_experiment(
         experiment, profile=profile, changes=changes, configuration=configuration
@@ -248,7 +251,7 @@ def compare(
     """
     names = list(methods)
     if not names or len(set(names)) != len(names):
-        raise InputError(f"methods {', '.join(names)!r}: must be one or more different names")
+        raise InputError(f"methods {', '.join(names)!r}: must be different names, at least one")
     number, chosen = int(count("seeds", seeds)), dict(configurations or {})
     plain = [name for name in names if name not in chosen]
     # The files of curves need not exist where every method brings its own.
@@ -347,7 +350,7 @@ def split_method(text: str) -> tuple[str, dict[str, float]]:
                 raise ValueError
             settings[key.strip().replace("-", "_")] = float(value)
         except ValueError:
-            raise InputError(f"--method {text!r}: must be NAME:KEY=VALUE with numbers") from None
+            raise InputError(f"--method {text!r}: must be KEY=VALUE with a number") from None
     return import_method(name), settings
 
 
@@ -380,4 +383,6 @@ def _fit_missing_curve(
         return None
     if saved is not None and saved.is_file():
         return Curve.load(saved, anew=RUN_AGAIN)
-    return fit(experiment, seed=seed, progress=progress)
+    proxy_task = setting_for(experiment, seed=seed, progress=progress)
+    _LOGGER.warning("no curve is given: fitting one on %s", proxy_task.proxy.data.name)
+    return fit_curve(proxy_task, experiment.offline, progress=progress)

@@ -241,7 +241,7 @@ def test_a_budget_that_is_spent_late():
         (("run", "heart", "--resume"), "needs --out"),
         (
             ("run", "heart", "--engine", "stacke"),
-            "must be one of auto, stacked, threads, serial",
+            "must be one of auto, stacked, threaded, serial",
         ),
         (
             ("run", "heart", "--method", "aqc", "--engine", "stacked", "--out", "x"),

@@ -18,6 +18,7 @@ from pacdp.data import CATALOGUE
 from pacdp.errors import InputError
 from pacdp.federation import Recipe
 from pacdp.methods import Method, PacDp, build_method, find_method, import_method
+from pacdp.models import import_model
 from pacdp.offline import Offline
 from pacdp.validation import meant
 
@@ -128,6 +129,7 @@ def _checked(content: Mapping[str, Any], where: str, folder: Path | None) -> Exp
         raise InputError(f"{where}: {explain(error, Experiment)}") from None
     for name in {made.method, *made.methods}:
         import_method(name)
+    import_model(made.model.name)
     for name in made.methods:
         # A curve may be fitted later; all else is checked now.
         made.build_method(name, dict.fromkeys(made.missing_settings(name), _ANY_CURVE))

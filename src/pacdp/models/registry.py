@@ -9,9 +9,13 @@ from torch import nn
 
 from pacdp.errors import InputError
 from pacdp.models import plain, resnet
+from pacdp.plugins import find_object, import_object, is_path
 from pacdp.validation import meant, refuse_unknown
 
-MODELS: dict[str, Callable[..., nn.Module]] = {
+# Called with the shape of a record and the number of outputs, and with settings by name.
+ModelFactory = Callable[..., nn.Module]
+
+MODELS: dict[str, ModelFactory] = {
     "logistic": plain.logistic,
     "mlp": plain.mlp,
     "cnn": plain.cnn,
@@ -19,6 +23,40 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "resnet34": resnet.resnet34,
     "sequence": plain.sequence,
 }
+
+
+def register_model(name: str) -> Callable[[ModelFactory], ModelFactory]:
+    """Make a factory of models known by a name: a decorator."""
+
+    def register(factory: ModelFactory) -> ModelFactory:
+        MODELS[name] = factory
+        return factory
+
+    return register
+
+
+def import_model(name: str) -> str:
+    """Import the factory of ``module:name``, so that plans may refer to it; return the name."""
+    if is_path(name):
+        import_object("model.name", name)
+    return name
+
+
+def find_model(name: str) -> ModelFactory:
+    """Return the factory of a registered model, or that of an imported module, by its path.
+
+    >>> find_model("mlpp")
+    Traceback (most recent call last):
+    ...
+    pacdp.errors.InputError: model = 'mlpp': unknown; did you mean mlp? There are logistic, ...
+    """
+    if name in MODELS:
+        return MODELS[name]
+    if not is_path(name):
+        near = meant(name, MODELS)
+        raise InputError(f"model = {name!r}: unknown; {near}There are {', '.join(MODELS)}")
+    factory: ModelFactory = find_object("model.name", name)
+    return factory
 
 
 def build_model(
@@ -33,22 +71,20 @@ def build_model(
     >>> all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters()))
     True
     """
-    if name not in MODELS:
-        near = meant(name, MODELS)
-        raise InputError(f"model = {name!r}: unknown; {near}There are {', '.join(MODELS)}")
+    factory = find_model(name)
     if not isinstance(shape, tuple) or isinstance(outputs, bool) or not isinstance(outputs, int):
         raise InputError(
             f"model {name}: shape = {shape!r} must be a tuple and outputs = {outputs!r} a number"
         )
     if outputs < 1:
         raise InputError(f"model {name}: outputs = {outputs}: must be at least 1")
-    parameters = inspect.signature(MODELS[name]).parameters.values()
-    allowed = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+    # After the shape and the number of outputs.
+    allowed = list(inspect.signature(factory).parameters)[2:]
     refuse_unknown(f"model {name}", settings, allowed)
     with torch.random.fork_rng(devices=[]):
         # torch.manual_seed would load torch's compiler on its first call, which takes seconds.
         torch.default_generator.manual_seed(seed)
-        return MODELS[name](shape, outputs, **settings)
+        return factory(shape, outputs, **settings)
 
 
 def count_parameters(model: nn.Module) -> int:
