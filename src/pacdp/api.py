@@ -18,6 +18,7 @@ from pacdp.experiments.experiment import Changes
 from pacdp.experiments.offline import setting_for
 from pacdp.experiments.prepare import plan_for, read_data
 from pacdp.federation import Plan, RoundResult
+from pacdp.methods import METHODS as METHODS_BY_NAME
 from pacdp.methods import Method, import_method
 from pacdp.offline import ScoreStore, Worker, fit_curve, train_in_process
 from pacdp.privacy import Ledger
@@ -325,7 +326,7 @@ def require_new_file(path: Path) -> Path:
 def require_seed(seed: int) -> int:
     """Return a seed that can be used, and refuse any other."""
     if not 0 <= seed < 2**63:
-        raise InputError(f"--seed {seed}: must be a whole number from 0 to 2^63 - 1")
+        raise InputError(f"seed = {seed}: must be a whole number from 0 to 2^63 - 1")
     return seed
 
 
@@ -338,10 +339,10 @@ def split_method(text: str) -> tuple[str, dict[str, float]]:
     ('pacdp.methods.fixed:Fixed', {})
     """
     name, *parts = text.split(":")
-    if parts and "=" not in parts[0]:
+    if name not in METHODS_BY_NAME and parts and "=" not in parts[0]:
         name = f"{name}:{parts.pop(0)}"
     if not name or name.startswith(":"):
-        raise InputError(f"--method {text!r}: must be NAME or NAME:KEY=VALUE")
+        raise InputError(f"method = {text!r}: must be NAME or NAME:KEY=VALUE")
     settings: dict[str, float] = {}
     for part in parts:
         key, sign, value = part.partition("=")
@@ -350,7 +351,7 @@ def split_method(text: str) -> tuple[str, dict[str, float]]:
                 raise ValueError
             settings[key.strip().replace("-", "_")] = float(value)
         except ValueError:
-            raise InputError(f"--method {text!r}: must be KEY=VALUE with a number") from None
+            raise InputError(f"method = {text!r}: must be KEY=VALUE with a number") from None
     return import_method(name), settings
 
 

@@ -36,6 +36,15 @@ from torch import nn
 def make_net(shape, outputs, hidden=4):
     return nn.Sequential(nn.Linear(shape[0], hidden), nn.Tanh(), nn.Linear(hidden, outputs))
 """
+DATA = """
+from dataclasses import replace
+
+from pacdp.data import load_dataset
+
+
+def load_few(*, records: int = 300):
+    return replace(load_dataset("synthetic", records=records, clients=3), name="few")
+"""
 ENGINE = '''
 from pacdp.federation.engines.serial import SerialEngine
 
@@ -57,6 +66,7 @@ def folder(tmp_path):
     (tmp_path / "my_methods.py").write_text(METHOD)
     (tmp_path / "my_models.py").write_text(MODEL)
     (tmp_path / "my_engines.py").write_text(ENGINE)
+    (tmp_path / "my_data.py").write_text(DATA)
     (tmp_path / "hostile.py").write_text(ADVERSARIAL)
     return tmp_path
 
@@ -96,6 +106,14 @@ def test_a_model_of_ones_own_runs_by_its_path(folder):
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["parameters"] == 13 * 3 + 3 + 3 * 2 + 2
+
+
+def test_a_data_set_of_ones_own_is_loaded_by_its_path(folder):
+    settings = ["--set", "data.name=my_data:load_few", "--set", "data.options={records = 200}"]
+    command = ["run", "heart", "--profile", "smoke", "--method", "fixed", "--json"]
+    done = call(folder, *command, *settings)
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)["clients"]) == 3
 
 
 def test_an_engine_of_ones_own_computes_the_same(folder):

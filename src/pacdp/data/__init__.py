@@ -1,6 +1,6 @@
 """Data sets, partitions among clients, and public proxies."""
 
-from pacdp.data.catalogue import CATALOGUE, load_dataset
+from pacdp.data.catalogue import CATALOGUE, load_dataset, register_dataset
 from pacdp.data.partition import Partition, partition_records
 from pacdp.data.proxy import Proxy, load_proxy, refuse_overlap
 from pacdp.data.records import Dataset, Provenance, Records
@@ -21,4 +21,5 @@ __all__ = [
     "partition_records",
     "read_folder",
     "refuse_overlap",
+    "register_dataset",
 ]

@@ -13,9 +13,11 @@ from pacdp.data.records import Dataset
 from pacdp.data.sources import SOURCES
 from pacdp.data.storage import VARIABLE, data_folder
 from pacdp.errors import DataError, InputError
+from pacdp.plugins import import_object, is_path
 from pacdp.validation import meant, refuse_unknown
 
 T = TypeVar("T")
+Loader = TypeVar("Loader", bound=Callable[..., Dataset])
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,8 @@ class CatalogueEntry:
     @property
     def summary(self) -> str:
         """A short description."""
-        return str(SOURCES[self.name]["summary"])
+        known = SOURCES.get(self.name)
+        return inspect.getdoc(self.loader) or "" if known is None else str(known["summary"])
 
     @property
     def files(self) -> ImageSet | None:
@@ -57,6 +60,19 @@ _LOADERS: dict[str, Callable[..., Dataset] | ImageSet] = {
 CATALOGUE = {name: CatalogueEntry(name, loader) for name, loader in _LOADERS.items()}
 
 
+def register_dataset(name: str) -> Callable[[Loader], Loader]:
+    """Make a function that loads a data set known by a name: a decorator.
+
+    Its keyword-only parameters are the options of the data set.
+    """
+
+    def register(loader: Loader) -> Loader:
+        CATALOGUE[name] = CatalogueEntry(name, loader)
+        return loader
+
+    return register
+
+
 def find_entry(name: str) -> CatalogueEntry:
     """Return the catalogue entry of that name; for an unknown name the error suggests others.
 
@@ -69,6 +85,8 @@ def find_entry(name: str) -> CatalogueEntry:
     """
     if name in CATALOGUE:
         return CATALOGUE[name]
+    if is_path(name):
+        return CatalogueEntry(name, import_object("data", name))
     if Path(name).is_file():
         raise InputError(f"data = {name!r}: is a file; name the folder with a file for each client")
     raise InputError(
@@ -78,7 +96,9 @@ def find_entry(name: str) -> CatalogueEntry:
 
 
 def load_dataset(name: str | Path, *, folder: Path | None = None, **options: Any) -> Dataset:
-    """Load a data set by its name in the catalogue, or the user's own by its folder.
+    """Load a data set by its name in the catalogue, or the user's own.
+
+    The user's own is a folder with a file for each client, or ``module:function``.
 
     ``options`` depend on the data set: ``split`` (the seed of the test split) for the small ones,
     sizes for ``synthetic`` and ``strokes``, ``labels`` (fine or coarse) for CIFAR-100, ``classes``,
