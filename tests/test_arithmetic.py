@@ -12,9 +12,9 @@ from pydantic import ValidationError
 from pacdp.arithmetic import ARITHMETIC
 from pacdp.curve import Curve
 from pacdp.errors import DataError
-from pacdp.experiments import RunResult, prepare, read_experiment
-from pacdp.experiments.execute import execute
-from pacdp.experiments.offline import setting_for
+from pacdp.experiments import RunResult, prepare_run, read_experiment
+from pacdp.experiments.execute import simulate_run
+from pacdp.experiments.offline import make_proxy_task
 from pacdp.federation import Checkpoint, Plan
 from pacdp.federation.checkpoint import Progress
 from pacdp.methods import build_method
@@ -24,7 +24,7 @@ from pacdp.tuning import Tuned
 from pacdp.tuning.tuned_configuration import Expected
 
 HEART = read_experiment("heart", profile="smoke")
-PREPARED = prepare(HEART, method=HEART.build_method("fixed"))
+PREPARED = prepare_run(HEART, method=HEART.build_method("fixed"))
 POWER = {"family": "power", "coefficients": [0.5, 0.25]}
 MISSING = object()
 OTHERS = [
@@ -63,13 +63,13 @@ def tuned_file(path):
 
 
 def scores_file(path):
-    proxy_task = setting_for(HEART)
+    proxy_task = make_proxy_task(HEART)
     ScoreStore(path, proxy_task.digest).add(Cell(0.1, 1.0, 0), 0.5)
     return lambda path: ScoreStore.open(path, proxy_task)
 
 
 def result_file(path):
-    RunResult.of(PREPARED, execute(PREPARED)).save_file(path)
+    RunResult.of(PREPARED, simulate_run(PREPARED)).save_file(path)
     return RunResult.load_file
 
 
@@ -144,7 +144,7 @@ def test_the_checksum_of_a_curve_covers_the_version(tmp_path, monkeypatch):
 def test_a_plan_of_another_version_is_another_run(monkeypatch):
     plan = PREPARED.plan
     monkeypatch.setattr("pacdp.federation.plan.ARITHMETIC", ARITHMETIC + 1)
-    other = prepare(HEART, method=HEART.build_method("fixed")).plan
+    other = prepare_run(HEART, method=HEART.build_method("fixed")).plan
     assert other.run != plan.run
     assert other.model_copy(update={"arithmetic": ARITHMETIC}).run == plan.run
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from pacdp.arithmetic import RUN_AGAIN
 from pacdp.curve import Curve
 from pacdp.errors import InputError
-from pacdp.experiments import Experiment, RunFolder, RunResult, prepare, read_experiment
-from pacdp.experiments.execute import execute, refuse_engine
+from pacdp.experiments import Experiment, RunFolder, RunResult, prepare_run, read_experiment
+from pacdp.experiments.execute import refuse_engine, simulate_run
 from pacdp.experiments.experiment import Changes
-from pacdp.experiments.offline import setting_for
-from pacdp.experiments.prepare import plan_for, read_data
+from pacdp.experiments.offline import make_proxy_task
+from pacdp.experiments.prepare import plan_run, read_data
 from pacdp.federation import Plan, RoundResult
 from pacdp.methods import Method, import_method
 from pacdp.offline import ScoreStore, Worker, fit_curve, train_in_process
@@ -113,7 +113,7 @@ def plan(
     )
     chosen = _build_method(loaded, method)
     dataset, partition = read_data(loaded.data, seed=require_seed(seed))
-    return plan_for(loaded, chosen, dataset, partition, seed=seed, progress=progress)
+    return plan_run(loaded, chosen, dataset, partition, seed=seed, progress=progress)
 
 
 def fit(
@@ -133,7 +133,7 @@ def fit(
     :func:`pacdp.cluster.on_ray`.
     """
     loaded = load_experiment(experiment, profile=profile, changes=changes, curves=False)
-    proxy_task = setting_for(loaded, seed=require_seed(seed), progress=progress)
+    proxy_task = make_proxy_task(loaded, seed=require_seed(seed), progress=progress)
     store = ScoreStore.open(None if scores is None else Path(scores), proxy_task)
     return fit_curve(proxy_task, loaded.offline, store=store, worker=worker, progress=progress)
 
@@ -200,7 +200,7 @@ def run(
     require_seed(seed)
     curve = _fit_missing_curve(loaded, [method], seed=seed, saved=saved, progress=progress)
     chosen = _build_method(loaded, method, curve)
-    prepared = prepare(loaded, method=chosen, seed=seed, device=device, progress=progress)
+    prepared = prepare_run(loaded, method=chosen, seed=seed, device=device, progress=progress)
     refuse_engine(prepared, engine, device=device)
     files = None if path is None else RunFolder(path, prepared, resume=resume)
     if files is not None and curve is not None:
@@ -211,7 +211,7 @@ def run(
         if files is not None:
             files.add_round(result)
 
-    trained = execute(
+    trained = simulate_run(
         prepared,
         observe=observe,
         ledgers=ledgers,
@@ -268,8 +268,10 @@ def compare(
         for seed in range(number):
             done = place * number + seed
             progress("comparing", done, len(names) * number, f"{name}, seed {seed}")
-            prepared = prepare(experiments[name], method=built[name], seed=seed, progress=progress)
-            result = RunResult.of(prepared, execute(prepared), profile=profile)
+            prepared = prepare_run(
+                experiments[name], method=built[name], seed=seed, progress=progress
+            )
+            result = RunResult.of(prepared, simulate_run(prepared), profile=profile)
             # The models of all runs may not fit into memory.
             groups[name].append(result.without_weights())
     progress("comparing", len(names) * number, len(names) * number)

@@ -9,9 +9,9 @@ import pytest
 from pacdp.data import load_dataset
 from pacdp.data.proxy import Proxy
 from pacdp.errors import DataError, InputError
-from pacdp.experiments import Experiment, prepare, read_experiment
+from pacdp.experiments import Experiment, prepare_run, read_experiment
 from pacdp.experiments import offline as rehearsing
-from pacdp.experiments.execute import execute
+from pacdp.experiments.execute import simulate_run
 from pacdp.experiments.prepare import read_data
 from pacdp.features import PUBLIC_DATA, PublicData, fit_features, load_public_data
 from pacdp.tuning import Tuned, evaluation, overruled, tune, with_plan
@@ -154,19 +154,19 @@ def test_it_reads_back_as_it_was(found, tmp_path):
 def test_a_run_takes_the_plan_and_its_curve(found):
     experiment = with_plan(OWN, found)
     # A curve for another plan would be refused here.
-    prepared = prepare(experiment)
+    prepared = prepare_run(experiment)
     plan = prepared.plan
     assert plan.settings["curve"]["evidence"]["plan"]["training"] == plan.terms["training"]
     assert plan.tuning == found.summary
     assert (plan.rounds, plan.server.weights) == (found.chosen["rounds"], found.chosen["weights"])
-    assert execute(prepared).metrics["accuracy"] > 0
+    assert simulate_run(prepared).metrics["accuracy"] > 0
 
 
 def test_a_schedule_of_ones_own_is_that_of_the_curve():
     own = {"pac-dp": {"schedule": {"kind": "cosine", "hold_fraction": 0.2, "min_factor": 0.5}}}
     experiment = Experiment.model_validate({**HEART.model_dump(exclude_unset=True), "methods": own})
     made = with_plan(experiment, tune(experiment, seeds=1, sweeps=1))
-    assert prepare(made).plan.settings["schedule"]["hold_fraction"] == 0.2
+    assert prepare_run(made).plan.settings["schedule"]["hold_fraction"] == 0.2
 
 
 def test_what_it_is_not_for_is_refused(found, tmp_path):

@@ -18,7 +18,7 @@ from pacdp.arithmetic import RUN_AGAIN, refuse_other_arithmetic
 from pacdp.config import Real, Settings, explain
 from pacdp.errors import DataError
 from pacdp.experiments.cost import bytes_per_round
-from pacdp.experiments.prepare import Prepared
+from pacdp.experiments.prepare import PreparedRun
 from pacdp.federation import ClientResult, LocalModel, Plan, Result, RoundResult
 from pacdp.federation.evaluation import accuracy_by_budget
 from pacdp.federation.local_model import Tensors
@@ -64,7 +64,7 @@ class RunResult(Settings):
         return {f"{budget:g}": accuracy for budget, accuracy in accuracies.items()}
 
     @classmethod
-    def of(cls, prepared: Prepared, result: Result, *, profile: str | None = None) -> Self:
+    def of(cls, prepared: PreparedRun, result: Result, *, profile: str | None = None) -> Self:
         """Describe a run that has just ended."""
         plan, clients = result.plan, tuple(result.clients())
         budgets = [client.epsilon_budget for client in clients]
@@ -192,7 +192,7 @@ def collect_epsilons(results: Iterable[RunResult], field: str) -> list[float]:
     return sorted(value for value in values if value is not None)
 
 
-def _test_counts(prepared: Prepared) -> Sequence[int]:
+def _test_counts(prepared: PreparedRun) -> Sequence[int]:
     """Count the records behind each client's accuracy."""
     holders = prepared.dataset.test.clients
     if prepared.partition.kind == "natural" and holders is not None:

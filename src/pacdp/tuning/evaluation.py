@@ -11,7 +11,7 @@ from pacdp.config import Settings
 from pacdp.data import Dataset, Partition
 from pacdp.errors import InputError
 from pacdp.experiments import Experiment
-from pacdp.experiments.offline import setting_for
+from pacdp.experiments.offline import make_proxy_task
 from pacdp.federation import Plan, make_plan, simulate
 from pacdp.methods import Method
 from pacdp.offline import ProxyTask
@@ -50,7 +50,7 @@ class Stage:
         """
         key = _key(experiment, skew, seeds)
         if key not in self._settings:
-            made = setting_for(experiment, read=self.read, progress=self._progress)
+            made = make_proxy_task(experiment, read=self.read, progress=self._progress)
             self._settings[key] = made if skew is None else _uneven(made, skew, seeds)
         return self._settings[key]
 

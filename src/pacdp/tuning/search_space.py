@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pacdp.experiments import Experiment
-from pacdp.experiments.experiment import merged
+from pacdp.experiments.experiment import merge_settings
 from pacdp.methods import find_method
 
 
@@ -96,7 +96,7 @@ def applied(experiment: Experiment, changes: Mapping[str, Any]) -> Experiment:
     {'family': 'power', 'coefficients': [2.0, 0.0]}
     """
     content = experiment.model_dump(mode="json", exclude_unset=True, exclude={"profiles"})
-    made = merged(content, changes)
+    made = merge_settings(content, changes)
     # Another curve's domain or evidence would speak for this one.
     for name, settings in changes.get("methods", {}).items():
         if "curve" in settings:

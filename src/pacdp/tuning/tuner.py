@@ -10,7 +10,7 @@ import numpy as np
 from pacdp import __version__
 from pacdp.data import Dataset
 from pacdp.experiments import Experiment
-from pacdp.experiments.experiment import merged
+from pacdp.experiments.experiment import merge_settings
 from pacdp.experiments.prepare import read_data
 from pacdp.features import Track, fit_features, refuse_public_overlap
 from pacdp.federation.budgets import assign_budgets
@@ -122,7 +122,7 @@ def tune(
             _grid(found.point["bound"], budgets, seeds),
             progress=lambda *_: trainings.begin("F under the plan"),
         )
-        made = merged(made, {"methods": {name: {"curve": curve.model_dump(mode="json")}}})
+        made = merge_settings(made, {"methods": {name: {"curve": curve.model_dump(mode="json")}}})
     final = applied(experiment, made)
     fresh = range(seeds, 2 * seeds)
     trainings.expect(seeds)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from pacdp.curve import Curve, CurveEvidence
 from pacdp.errors import DataError, InputError
-from pacdp.experiments import RunResult, prepare, read_experiment
-from pacdp.experiments.execute import execute
+from pacdp.experiments import RunResult, prepare_run, read_experiment
+from pacdp.experiments.execute import simulate_run
 from pacdp.methods import METHODS
 from pacdp.paper.studies.jobs import Cell, best_fixed, cells, held, job
 from pacdp.paper.studies.study import PROFILES, READINGS, experiment_of, read_study, studies
@@ -114,8 +114,8 @@ def test_shares_of_budgets_add_up(budgets):
 
 def run_result(seed=0, *, changes=()):
     experiment = read_experiment("heart", profile="smoke", changes=list(changes))
-    ready = prepare(experiment, seed=seed)
-    return RunResult.of(ready, execute(ready))
+    ready = prepare_run(experiment, seed=seed)
+    return RunResult.of(ready, simulate_run(ready))
 
 
 def test_a_result_comes_back_as_it_was(tmp_path):

@@ -25,11 +25,11 @@ from pacdp.curve import Curve
 from pacdp.data import Dataset, Partition
 from pacdp.data.storage import exclusive_lock
 from pacdp.errors import InputError
-from pacdp.experiments import Experiment, RunResult, prepare
-from pacdp.experiments.execute import execute
+from pacdp.experiments import Experiment, RunResult, prepare_run
+from pacdp.experiments.execute import simulate_run
 from pacdp.experiments.experiment import Data
-from pacdp.experiments.offline import setting_for
-from pacdp.experiments.prepare import dealt, read_records
+from pacdp.experiments.offline import make_proxy_task
+from pacdp.experiments.prepare import partition_dataset, read_records
 from pacdp.federation import Privacy
 from pacdp.methods import find_method
 from pacdp.offline import ProxyTask, fit_curve
@@ -124,8 +124,8 @@ class Shelf:
 
     def _run(self, job: Job) -> RunResult:
         read = _data(job.experiment.data, job.seed)
-        prepared = prepare(job.experiment, method=job.method, seed=job.seed, read=read)
-        return RunResult.of(prepared, execute(prepared), profile=self.profile)
+        prepared = prepare_run(job.experiment, method=job.method, seed=job.seed, read=read)
+        return RunResult.of(prepared, simulate_run(prepared), profile=self.profile)
 
     def _once(self, path: Path, write: Callable[[], None]) -> None:
         """Let one process write a missing file; others that need it wait."""
@@ -165,7 +165,7 @@ def _stage(data: str) -> Stage:
 def _proxy_task(experiment: str) -> ProxyTask:
     """The public side of a training, made once: a proxy may take seconds."""
     made = Experiment.model_validate_json(experiment)
-    return setting_for(made, read=_data(made.data, 0))
+    return make_proxy_task(made, read=_data(made.data, 0))
 
 
 def _data(settings: Data, seed: int) -> tuple[Dataset, Partition]:
@@ -185,4 +185,4 @@ def _records(settings: str) -> Dataset:
 
 @lru_cache(maxsize=8)
 def _dealt(dataset: Dataset, settings: str, seed: int) -> Partition:
-    return dealt(Data.model_validate_json(settings), dataset, seed=seed)
+    return partition_dataset(Data.model_validate_json(settings), dataset, seed=seed)

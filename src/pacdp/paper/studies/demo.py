@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 
 from pacdp.curve import Curve
 from pacdp.errors import BudgetExceededError
-from pacdp.experiments import Experiment, Prepared, prepare, read_experiment
-from pacdp.experiments.execute import execute
-from pacdp.experiments.offline import setting_for
+from pacdp.experiments import Experiment, PreparedRun, prepare_run, read_experiment
+from pacdp.experiments.execute import simulate_run
+from pacdp.experiments.offline import make_proxy_task
 from pacdp.federation import Broadcast, Client, Plan, Result
 from pacdp.offline import fit_curve
 from pacdp.privacy import Guarantee, SQLiteLedger
@@ -44,18 +44,18 @@ def experiment() -> Experiment:
 
 def fit(made: Experiment, progress: Progress = ignore_progress) -> Curve:
     """F, from hundreds of trainings on records that are nobody's."""
-    return fit_curve(setting_for(made), made.offline, progress=progress)
+    return fit_curve(make_proxy_task(made), made.offline, progress=progress)
 
 
-def prepared(made: Experiment, curve: Curve, method: str, seed: int) -> Prepared:
+def prepared(made: Experiment, curve: Curve, method: str, seed: int) -> PreparedRun:
     """One method, ready to run."""
     given = {"curve": curve} if method == "pac-dp" else {}
-    return prepare(made, method=made.build_method(method, given), seed=seed)
+    return prepare_run(made, method=made.build_method(method, given), seed=seed)
 
 
-def train(ready: Prepared, ledgers: Sequence[SQLiteLedger] | None = None) -> Result:
+def train(ready: PreparedRun, ledgers: Sequence[SQLiteLedger] | None = None) -> Result:
     """Run one method, drawing on ledgers if there are any."""
-    return execute(ready, ledgers=ledgers)
+    return simulate_run(ready, ledgers=ledgers)
 
 
 def open_ledgers(folder: Path, plan: Plan) -> list[SQLiteLedger]:
@@ -69,7 +69,7 @@ def open_ledgers(folder: Path, plan: Plan) -> list[SQLiteLedger]:
     return ledgers
 
 
-def refusal(ready: Prepared, result: Result, ledgers: Sequence[SQLiteLedger]) -> str:
+def refusal(ready: PreparedRun, result: Result, ledgers: Sequence[SQLiteLedger]) -> str:
     """What a hospital answers when it is asked for one round more than planned."""
     records = ready.partition.client_records(ready.dataset)[0]
     client = Client(0, ready.plan, records, ledger=ledgers[0])

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from pacdp.experiments import Experiment, RunResult
-from pacdp.experiments.experiment import merged
+from pacdp.experiments.experiment import merge_settings
 from pacdp.experiments.results import collect_epsilons
 from pacdp.formatting import NOTHING, least_middle_most, terms
 from pacdp.paper.figures.headline import headline_figure
@@ -96,9 +96,9 @@ def runs_of(
         for seed in range(first, first + entry.seeds):
             changes = entry.changes
             if entry.split:
-                changes = merged(changes, {"data": {"options": {"split": seed}}})
+                changes = merge_settings(changes, {"data": {"options": {"split": seed}}})
             if "representation" in changes and entry.pretrainings > 1:
-                changes = merged(changes, {"representation": {"seed": pretraining}})
+                changes = merge_settings(changes, {"representation": {"seed": pretraining}})
             base = experiment_of(entry.experiment, changes, profile=profile)
             made = with_plan(base, plan)
             if skew is not None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from pacdp.curve import Curve
 from pacdp.experiments import Experiment
-from pacdp.experiments.experiment import merged
+from pacdp.experiments.experiment import merge_settings
 from pacdp.federation.budgets import Levels
 from pacdp.methods import Method, find_method
 from pacdp.paper.studies.study import Reading, Study, experiment_of
@@ -84,13 +84,13 @@ def cells(study: Study) -> list[Cell]:
 def job(study: Study, cell: Cell, *, profile: str, fit: Fit) -> Job:
     """What a cell runs; a curve is asked for where the method needs one."""
     arm = study.arm(cell.arm)
-    name, changes = arm.method, merged(study.changes, arm.changes)
+    name, changes = arm.method, merge_settings(study.changes, arm.changes)
     if cell.reading == "as-published":
         name = PUBLISHED.get(name, name)
         if name not in OWN_ACCOUNT:
-            changes = merged(changes, {"privacy": {"scope": "per-release"}})
+            changes = merge_settings(changes, {"privacy": {"scope": "per-release"}})
     if cell.epsilon is not None:
-        changes = merged(changes, {"privacy": {"epsilon": cell.epsilon}})
+        changes = merge_settings(changes, {"privacy": {"epsilon": cell.epsilon}})
     experiment = experiment_of(study.experiment, changes, profile=profile)
     if experiment.privacy.scope == "per-release" and max(held(experiment.privacy.epsilon)) < 1:
         # The published formula, where it is proved; elsewhere the exact noise of a release.

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from pacdp.experiments import Experiment, RunResult, prepare
-from pacdp.experiments.execute import execute
-from pacdp.experiments.offline import setting_for
+from pacdp.experiments import Experiment, RunResult, prepare_run
+from pacdp.experiments.execute import simulate_run
+from pacdp.experiments.offline import make_proxy_task
 from pacdp.experiments.prepare import read_data
 from pacdp.offline import fit_curve
 from pacdp.paper.studies import table
@@ -71,7 +71,7 @@ def measure(
     The first turn of each warms up and is not counted. The ratio is the median over turns.
     """
     read = read_data(experiment.data, seed=0)
-    proxy_task = setting_for(experiment, read=read)
+    proxy_task = make_proxy_task(experiment, read=read)
     started = time.perf_counter()
     curve = fit_curve(proxy_task, experiment.offline)
     offline = time.perf_counter() - started
@@ -84,8 +84,8 @@ def measure(
     seconds: dict[str, list[float]] = {name: [] for name in methods}
     for _ in range(turns + 1):
         for name, method in methods.items():
-            ready = prepare(experiment, method=method, read=read)
-            result = RunResult.of(ready, execute(ready))
+            ready = prepare_run(experiment, method=method, read=read)
+            result = RunResult.of(ready, simulate_run(ready))
             seconds[name].append(result.seconds / experiment.training.rounds)
             observe()
     ratios = [a / b for a, b in zip(seconds["pac-dp"][1:], seconds["fixed"][1:], strict=True)]

@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError, model_validator
 from pacdp.config import Count, Real, Settings, explain
 from pacdp.errors import InputError
 from pacdp.experiments import Experiment, read_experiment
-from pacdp.experiments.experiment import merged
+from pacdp.experiments.experiment import merge_settings
 from pacdp.features import Track
 from pacdp.methods import METHODS
 from pacdp.validation import meant
@@ -177,7 +177,7 @@ def read_study(name: str, *, profile: str) -> Study:
         )
     file = resources.files("pacdp.paper.studies").joinpath("files", f"{name}.toml")
     content = tomllib.loads(file.read_text(encoding="utf-8"))
-    sized = merged(content, content.get("profiles", {}).get(profile, {}))
+    sized = merge_settings(content, content.get("profiles", {}).get(profile, {}))
     try:
         return Study.model_validate(sized)
     except ValidationError as error:
@@ -189,6 +189,6 @@ def experiment_of(name: str, changes: Mapping[str, Any], *, profile: str) -> Exp
     read = read_experiment(name, profile=profile)
     content = read.model_dump(mode="json", exclude_unset=True, exclude={"profiles"})
     try:
-        return Experiment.model_validate(merged(content, changes))
+        return Experiment.model_validate(merge_settings(content, changes))
     except ValidationError as error:
         raise InputError(f"{name}: {explain(error, Experiment)}") from None

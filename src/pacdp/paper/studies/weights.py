@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from pacdp.experiments.experiment import merged
+from pacdp.experiments.experiment import merge_settings
 from pacdp.formatting import terms
 from pacdp.paper.figures.gains import gains_figure
 from pacdp.paper.studies import table
@@ -80,9 +80,11 @@ def _dealt(entry: Entry, study: Study, shelf: Shelf, observe: Observer) -> Dealt
         for seed in range(_FIRST, _FIRST + entry.seeds):
             dealt = entry.dealt
             if entry.split:
-                dealt = merged(dealt, {"options": {"split": seed}})
+                dealt = merge_settings(dealt, {"options": {"split": seed}})
             own = experiment_of(
-                entry.experiment, merged(entry.changes, {"data": dealt}), profile=shelf.profile
+                entry.experiment,
+                merge_settings(entry.changes, {"data": dealt}),
+                profile=shelf.profile,
             )
             made = with_plan(own, plan)
             server = made.server.model_copy(update={"weights": rule})
