@@ -24,7 +24,7 @@ from pacdp.progress import Progress, ignore_progress
 from pacdp.reporting import Comparison, write_report
 from pacdp.tuning import Tuned, overruled, with_plan
 from pacdp.tuning import tune as search_configuration
-from pacdp.validation import count
+from pacdp.validation import require_count
 
 __all__ = [
     "Comparison",
@@ -249,7 +249,7 @@ def compare(
     names = list(methods)
     if not names or len(set(names)) != len(names):
         raise InputError(f"methods {', '.join(names)!r}: must be one or more different names")
-    number, chosen = int(count("seeds", seeds)), dict(configurations or {})
+    number, chosen = int(require_count("seeds", seeds)), dict(configurations or {})
     plain = [name for name in names if name not in chosen]
     # The files of curves need not exist where every method brings its own.
     base = load_experiment(experiment, profile=profile, changes=changes, curves=bool(plain))
@@ -381,5 +381,5 @@ def _fit_missing_curve(
     if not any(experiment.missing_settings(name) for name in names):
         return None
     if saved is not None and saved.is_file():
-        return Curve.load(saved, anew=RUN_AGAIN)
+        return Curve.load(saved, advice=RUN_AGAIN)
     return fit(experiment, seed=seed, progress=progress)

@@ -66,7 +66,7 @@ def demo_command(
             method,
             demo.METHODS[method],
             format_stats(comparison.final_stats(method), "accuracy"),
-            formatting.least_middle_most(spent) if spent else "none",
+            formatting.format_min_median_max(spent) if spent else "none",
         )
     table.caption = (
         "The largest hospital holds the largest budget here, and all methods weigh clients by "
@@ -76,7 +76,7 @@ def demo_command(
     table.add_row(
         "chance",
         "always the most frequent diagnosis",
-        formatting.score(comparison.chance, "accuracy"),
+        formatting.format_score(comparison.chance, "accuracy"),
     )
     console.print(table)
 

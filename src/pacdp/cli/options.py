@@ -155,9 +155,9 @@ def device(name: str) -> str:
 
 def picture(path: Path) -> Path:
     """A path for a new picture, of a kind that can be drawn."""
-    from pacdp.validation import member
+    from pacdp.validation import require_member
 
-    member("--out, its ending", path.suffix, (".png", ".svg", ".pdf"))
+    require_member("--out, its ending", path.suffix, (".png", ".svg", ".pdf"))
     return new_file(path)
 
 

@@ -34,7 +34,7 @@ def reproduce_command(
     from pacdp.paper.studies.reproduce import portions, reproduce
     from pacdp.paper.studies.results import copy_results, write_results
     from pacdp.paper.studies.study import read_study, studies
-    from pacdp.validation import count
+    from pacdp.validation import require_count
 
     if names == ["list"]:
         for name in studies():
@@ -44,7 +44,7 @@ def reproduce_command(
         raise InputError(f"--docs {docs}: is no folder")
     chosen = studies() if "all" in names else list(dict.fromkeys(names))
     wanted = [read_study(name, profile=profile) for name in chosen]
-    count("--jobs", jobs)
+    require_count("--jobs", jobs)
     shelf = Shelf(out, profile=profile, resume=resume)
     steps = sum(one.steps for study in wanted for one in portions(study))
     done = 0

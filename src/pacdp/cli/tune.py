@@ -34,11 +34,11 @@ def tune_command(
 ) -> None:
     """Choose a method's hyperparameters, its curve F and the weights of clients on public data."""
     from pacdp import api
-    from pacdp.validation import count
+    from pacdp.validation import require_count
 
     options.new_file(out)
-    count("--seeds", seeds)
-    count("--sweeps", sweeps)
+    require_count("--seeds", seeds)
+    require_count("--sweeps", sweeps)
     with show_progress() as progress:
         found = api.tune(
             name,

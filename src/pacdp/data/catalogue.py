@@ -13,7 +13,7 @@ from pacdp.data.records import Dataset
 from pacdp.data.sources import SOURCES
 from pacdp.data.storage import VARIABLE, data_folder
 from pacdp.errors import DataError, InputError
-from pacdp.validation import meant, refuse_unknown
+from pacdp.validation import refuse_unknown, suggest
 
 T = TypeVar("T")
 
@@ -72,7 +72,7 @@ def find_entry(name: str) -> CatalogueEntry:
     if Path(name).is_file():
         raise InputError(f"data = {name!r}: is a file; name the folder with a file for each client")
     raise InputError(
-        f"data = {name!r}: unknown; {meant(name, CATALOGUE)}there are {', '.join(CATALOGUE)}, "
+        f"data = {name!r}: unknown; {suggest(name, CATALOGUE)}there are {', '.join(CATALOGUE)}, "
         "or a folder with a file for each client"
     )
 

@@ -13,13 +13,13 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from pacdp.config import Count, Real, Settings, explain
+from pacdp.config import Count, Real, Settings, explain_validation_error
 from pacdp.data import CATALOGUE
 from pacdp.errors import InputError
 from pacdp.federation import Recipe
 from pacdp.methods import Method, PacDp, build_method, find_method, import_method
 from pacdp.offline import Offline
-from pacdp.validation import meant
+from pacdp.validation import suggest
 
 # Settings by their dotted names, as {"training.rounds": 5}, or as texts, as "training.rounds=5".
 Changes = Mapping[str, Any] | Sequence[str]
@@ -125,7 +125,7 @@ def _checked(content: Mapping[str, Any], where: str, folder: Path | None) -> Exp
     try:
         made = Experiment.model_validate(_with_paths(dict(content), folder))
     except ValidationError as error:
-        raise InputError(f"{where}: {explain(error, Experiment)}") from None
+        raise InputError(f"{where}: {explain_validation_error(error, Experiment)}") from None
     for name in {made.method, *made.methods}:
         import_method(name)
     for name in made.methods:
@@ -146,7 +146,7 @@ def _text(name: str) -> tuple[str, str]:
         file = resources.files("pacdp.experiments").joinpath("files", f"{name}.toml")
         return file.read_text(encoding="utf-8"), name
     raise InputError(
-        f"experiment = {name!r}: unknown; {meant(name, list_experiments())}there are "
+        f"experiment = {name!r}: unknown; {suggest(name, list_experiments())}there are "
         f"{', '.join(list_experiments())}, or a TOML file"
     )
 

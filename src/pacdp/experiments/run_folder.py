@@ -72,7 +72,7 @@ class RunFolder:
     def _resume(self, prepared: PreparedRun, settings: Mapping[str, Any]) -> None:
         """Continue a run that was stopped, from the last round in its checkpoint."""
         self._lock()
-        if Plan.load(self.path / "plan.json", anew=RUN_AGAIN) != prepared.plan:
+        if Plan.load(self.path / "plan.json", advice=RUN_AGAIN) != prepared.plan:
             raise DataError(f"{self.path}: holds another plan; --resume needs the same one")
         if json.loads((self.path / "experiment.json").read_text()) != dict(settings):
             raise DataError(f"{self.path}: holds another experiment; --resume needs the same one")

@@ -9,7 +9,7 @@ from torch import nn
 
 from pacdp.errors import InputError
 from pacdp.models import plain, resnet
-from pacdp.validation import meant, refuse_unknown
+from pacdp.validation import refuse_unknown, suggest
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "logistic": plain.logistic,
@@ -34,7 +34,7 @@ def build_model(
     True
     """
     if name not in MODELS:
-        near = meant(name, MODELS)
+        near = suggest(name, MODELS)
         raise InputError(f"model = {name!r}: unknown; {near}There are {', '.join(MODELS)}")
     if not isinstance(shape, tuple) or isinstance(outputs, bool) or not isinstance(outputs, int):
         raise InputError(

@@ -8,12 +8,16 @@ from typing import Any
 from pydantic import Field, ValidationError, field_validator
 
 from pacdp import formatting
-from pacdp.arithmetic import refuse_other_arithmetic, stamped, without_stamp
-from pacdp.config import Settings, explain
+from pacdp.arithmetic import (
+    add_arithmetic_version,
+    refuse_other_arithmetic,
+    remove_arithmetic_version,
+)
+from pacdp.config import Settings, explain_validation_error
 from pacdp.errors import DataError, InputError
 from pacdp.experiments import Experiment
 from pacdp.experiments.experiment import Changes, nest_changes
-from pacdp.storage import write_whole
+from pacdp.storage import write_atomically
 from pacdp.tuning.search_space import applied
 
 
@@ -40,8 +44,8 @@ class Promised(Settings):
         if not self.budgets:
             return "no guarantee"
         scope = "" if self.scope == "total" else ", budget per release"
-        terms = formatting.terms(self.delta, self.adjacency, self.unit)
-        return f"ε = {formatting.least_middle_most(self.budgets)} at {terms}{scope}"
+        terms = formatting.format_terms(self.delta, self.adjacency, self.unit)
+        return f"ε = {formatting.format_min_median_max(self.budgets)} at {terms}{scope}"
 
 
 class Tuned(Settings):
@@ -86,8 +90,8 @@ class Tuned(Settings):
 
     def save(self, path: Path) -> None:
         """Write it as JSON."""
-        content = stamped(json.loads(self.model_dump_json()))
-        write_whole(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+        content = add_arithmetic_version(json.loads(self.model_dump_json()))
+        write_atomically(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> "Tuned":
@@ -96,12 +100,16 @@ class Tuned(Settings):
             raise InputError(f"{path}: there is no such file; pacdp tune makes one")
         try:
             content = json.loads(path.read_text())
-            anew = "pacdp tune EXPERIMENT --out FILE makes a new one"
-            refuse_other_arithmetic(path, content, mark="changes", anew=anew)
-            plain = without_stamp(content) if isinstance(content, dict) else content
+            advice = "pacdp tune EXPERIMENT --out FILE makes a new one"
+            refuse_other_arithmetic(path, content, mark="changes", advice=advice)
+            plain = remove_arithmetic_version(content) if isinstance(content, dict) else content
             return cls.model_validate_json(json.dumps(plain))
         except ValueError as error:
-            told = explain(error, cls) if isinstance(error, ValidationError) else error
+            told = (
+                explain_validation_error(error, cls)
+                if isinstance(error, ValidationError)
+                else error
+            )
             raise DataError(f"{path}: is no plan of pacdp tune ({told})") from error
 
     @property
@@ -128,7 +136,9 @@ def with_plan(experiment: Experiment, tuned: Tuned) -> Experiment:
     try:
         return applied(experiment, {**tuned.changes, **chosen})
     except ValidationError as error:
-        raise DataError(f"configuration: does not fit ({explain(error, Experiment)})") from error
+        raise DataError(
+            f"configuration: does not fit ({explain_validation_error(error, Experiment)})"
+        ) from error
     except (AttributeError, KeyError, TypeError) as error:
         raise DataError("configuration: is damaged (its changes are no settings)") from error
 

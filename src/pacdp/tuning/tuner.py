@@ -22,7 +22,7 @@ from pacdp.tuning.coordinate_search import Found, Step, compared, search
 from pacdp.tuning.evaluation import Stage
 from pacdp.tuning.search_space import applied, axes, changed, changes, middle, told
 from pacdp.tuning.tuned_configuration import Expected, Promised, Tuned
-from pacdp.validation import count
+from pacdp.validation import require_count
 
 # The first is the standard by which the others must not lose.
 WEIGHTS = ("size", "tempered", "inverse-noise", "inverse-variance")
@@ -77,7 +77,7 @@ def tune(
     name = experiment.method if method is None else method
     kind = find_method(import_method(name))
     for option, number in (("--seeds", seeds), ("--sweeps", sweeps)):
-        count(option, number)
+        require_count(option, number)
     private = kind.private
     stage = stage or Stage(read_data(experiment.data, seed=0), progress=progress)
     trainings = _Count(f"tuning {experiment.name}", progress)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from pacdp.formatting import terms
+from pacdp.formatting import format_terms
 from pacdp.paper.figures.gains import gains_figure
 from pacdp.paper.studies import table
 from pacdp.paper.studies.artifact_store import Shelf
@@ -182,7 +182,7 @@ def _text(entry: Entry, found: Mapping[str, Added], whole: Row, none: Row) -> st
         f"**{entry.setting}, {entry.track}.** With all parts "
         f"{table.percent(whole.accuracy)} %, with none "
         f"{table.percent(none.accuracy)} %; ε at "
-        f"{terms(privacy.delta, privacy.adjacency)}. Points ± standard error, seed by seed."
+        f"{format_terms(privacy.delta, privacy.adjacency)}. Points ± standard error, seed by seed."
     )
     headings = ["part", "alone", "last", "last, distance as it was"]
     rows = [

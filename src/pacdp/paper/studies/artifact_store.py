@@ -20,7 +20,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from pacdp.arithmetic import refuse_other_arithmetic, stamped
+from pacdp.arithmetic import add_arithmetic_version, refuse_other_arithmetic
 from pacdp.curve import Curve
 from pacdp.data import Dataset, Partition
 from pacdp.data.storage import exclusive_lock
@@ -60,7 +60,7 @@ class Shelf:
             self._lock.acquire(timeout=0)
         except Timeout:
             raise InputError(f"--out {folder}: another run is at work there") from None
-        mark.write_text(json.dumps(stamped({"profile": profile})) + "\n")
+        mark.write_text(json.dumps(add_arithmetic_version({"profile": profile})) + "\n")
         for name in ("curves", "plans", "runs", "results", "reports", ".locks"):
             (folder / name).mkdir(exist_ok=True)
 
@@ -148,8 +148,8 @@ def _marked(mark: Path) -> dict[str, Any]:
 
 def _refuse_other(folder: Path, content: Mapping[str, Any], profile: str) -> None:
     """Refuse a folder of another profile or version, since tables would mix their numbers."""
-    anew = "pacdp reproduce needs a new --out folder"
-    refuse_other_arithmetic(f"--out {folder}", content, mark="profile", anew=anew)
+    advice = "pacdp reproduce needs a new --out folder"
+    refuse_other_arithmetic(f"--out {folder}", content, mark="profile", advice=advice)
     held = content.get("profile")
     if held != profile:
         raise InputError(f"--out {folder}: holds the profile {held}, not {profile}")

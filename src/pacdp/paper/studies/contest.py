@@ -4,7 +4,7 @@ from functools import partial
 
 from pacdp.curve import Curve
 from pacdp.experiments import RunResult
-from pacdp.formatting import counted, size
+from pacdp.formatting import format_bytes, format_count
 from pacdp.methods.pac_dp import PacDp
 from pacdp.paper.figures.studies import contest_figure
 from pacdp.paper.studies import table
@@ -53,13 +53,14 @@ def _text(found: Found) -> str:
     first = found.rows[0].runs[0]
     plan, training = first.plan, first.plan.training
     batches = "whole" if training.batch == "full" else f"of {training.batch}"
-    seeds = counted(found.study.seeds, "seed")
+    seeds = format_count(found.study.seeds, "seed")
     parts = [
         f"**Here:** {found.data}, {len(plan.clients)} clients, {plan.per_round} a round, "
-        f"{counted(plan.rounds, 'round')}, {plan.model.name} ({first.parameters:,} "
-        f"parameters), {counted(training.local_epochs or 1, 'local epoch')}, batches {batches}, "
+        f"{format_count(plan.rounds, 'round')}, {plan.model.name} ({first.parameters:,} "
+        f"parameters), {format_count(training.local_epochs or 1, 'local epoch')}, "
+        f"batches {batches}, "
         f"{training.optimiser.name} at {training.optimiser.lr:g}; "
-        f"{size(first.bytes_per_round * plan.rounds)} sent and received by all; {seeds}"
+        f"{format_bytes(first.bytes_per_round * plan.rounds)} sent and received by all; {seeds}"
         f"{', mean ± standard deviation' if found.study.seeds > 1 else ''}. "
         f"ε at {describe_terms(plan)}; chance {100 * found.chance:.1f} %.",
         table.main_table(found),

@@ -5,7 +5,7 @@ from functools import partial
 from pacdp.curve import Curve
 from pacdp.curve.paper import PUBLISHED_CURVES
 from pacdp.experiments import read_experiment
-from pacdp.formatting import NOTHING, terms
+from pacdp.formatting import MISSING, format_terms
 from pacdp.paper.figures.studies import curves_figure
 from pacdp.paper.studies import table
 from pacdp.paper.studies.artifact_store import Shelf
@@ -27,7 +27,7 @@ def curves(study: Study, shelf: Shelf, observe: Observer) -> Part:
     data = {name: named(name, profile=shelf.profile) for name in found}
     lines = [{"experiment": data[name], **_line(name, curve)} for name, curve in found.items()]
     plan = next(iter(found.values())).evidence.plan
-    said = _WORDS.format(terms=terms(plan["delta"], plan["adjacency"]))
+    said = _WORDS.format(terms=format_terms(plan["delta"], plan["adjacency"]))
     shown = table.markdown(list(lines[0]), [list(line.values()) for line in lines], words=2)
     figure = curves_figure(found, data=data)
     return Part(study, f"{said}\n\n{shown}", table.csv_lines(lines), figure)
@@ -45,7 +45,7 @@ def _line(name: str, curve: Curve) -> dict[str, str]:
     bounds = [choice.bound for choice in evidence.choices]
     grid = map(len, (evidence.budgets, evidence.bounds, evidence.seeds))
     shown = ", ".join(f"{value:.3g}" for value in curve.coefficients)
-    theirs = NOTHING
+    theirs = MISSING
     if name in PUBLISHED_CURVES:
         (a, b, c), r_squared = PUBLISHED_CURVES[name]
         theirs = f"{a:g}ε² + {b:g}ε + {c:g}, R² {r_squared:.3f}"

@@ -18,7 +18,7 @@ from pacdp.privacy import Guarantee, SQLiteLedger
 from pacdp.progress import Progress, ignore_progress
 from pacdp.reporting import Comparison, render_page
 from pacdp.reporting.comparison import describe_terms
-from pacdp.storage import write_whole
+from pacdp.storage import write_atomically
 
 # The paper's budget levels for Heart Disease; who holds which is an example.
 EPSILONS = (0.5, 0.05, 0.01, 0.01)
@@ -94,7 +94,7 @@ def write_report(path: Path, comparison: Comparison, curve: Curve, description: 
             "heart-personalised."
         ],
     )
-    write_whole(path, html)
+    write_atomically(path, html)
 
 
 def draw_figure(comparison: Comparison) -> Figure:

@@ -12,7 +12,7 @@ from functools import partial
 from pacdp.experiments import Experiment, RunResult
 from pacdp.experiments.experiment import merge_settings
 from pacdp.experiments.results import collect_epsilons
-from pacdp.formatting import NOTHING, least_middle_most, terms
+from pacdp.formatting import MISSING, format_min_median_max, format_terms
 from pacdp.paper.figures.headline import headline_figure
 from pacdp.paper.studies import table
 from pacdp.paper.studies.artifact_store import Shelf
@@ -120,7 +120,7 @@ same search with the same seeds as PAC-DP. Mean ± standard deviation over runs.
 
 def _text(found: Sequence[Line]) -> str:
     privacy = found[0].rows["pac-dp"].runs[0].plan.privacy
-    parts = [_WORDS.format(terms=terms(privacy.delta, privacy.adjacency))]
+    parts = [_WORDS.format(terms=format_terms(privacy.delta, privacy.adjacency))]
     for track in ("public", "private-only"):
         own = [line for line in found if line.entry.track == track]
         if own:
@@ -144,13 +144,13 @@ def _table(found: Sequence[Line]) -> str:
                 f"{100 * line.entry.paper:.1f}",
                 f"{100 * line.entry.reach:.1f}, {'reached' if line.reached else 'missed'}",
                 _percent(line.rows["fresh"]),
-                NOTHING if skewed is None else _percent(skewed),
+                MISSING if skewed is None else _percent(skewed),
                 _percent(line.rows["fixed"]),
-                NOTHING if main.before is None else f"{100 * main.before:.1f}",
+                MISSING if main.before is None else f"{100 * main.before:.1f}",
                 _percent(line.rows["fedavg"]),
                 str(len(main.runs)),
-                least_middle_most(main.epsilons("epsilon_spent")),
-                least_middle_most(sorted({e for run in main.runs for e in replaced(run)})),
+                format_min_median_max(main.epsilons("epsilon_spent")),
+                format_min_median_max(sorted({e for run in main.runs for e in replaced(run)})),
             ]
         )
     return table.markdown(headings, rows)

@@ -17,7 +17,7 @@ from pacdp.paper.studies import table
 from pacdp.paper.studies.artifact_store import Shelf
 from pacdp.paper.studies.section import Observer, Part, Portion, named
 from pacdp.paper.studies.study import Study, experiment_of
-from pacdp.storage import write_whole
+from pacdp.storage import write_atomically
 
 
 def overhead_portions(study: Study) -> list[Portion]:
@@ -44,7 +44,7 @@ def overhead(study: Study, shelf: Shelf, observe: Observer) -> Part:
         else:
             observe(words, 0)
             made = measure(experiment, turns=study.seeds, observe=partial(observe, words, 1))
-            write_whole(path, json.dumps(made, indent=2) + "\n")
+            write_atomically(path, json.dumps(made, indent=2) + "\n")
         called = named(name, profile=shelf.profile)
         found.append({"experiment": called, **json.loads(path.read_text())})
     rows = [

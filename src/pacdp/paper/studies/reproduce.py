@@ -14,7 +14,7 @@ from pacdp.paper.studies.process_pool import make_at_once
 from pacdp.paper.studies.section import SMOKE, Observer, Part, Portion, quiet
 from pacdp.paper.studies.study import Study
 from pacdp.paper.studies.weights import weights, weights_portions
-from pacdp.storage import write_whole
+from pacdp.storage import write_atomically
 
 _KINDS = {
     "contest": (contest_portions, contest),
@@ -56,16 +56,16 @@ def _write(study: Study, shelf: Shelf, observe: Observer) -> None:
     _, run = _KINDS[study.kind]
     made = run(study, shelf, observe)
     folder = shelf.folder / "results"
-    write_whole(folder / f"{study.name}.csv", made.csv)
+    write_atomically(folder / f"{study.name}.csv", made.csv)
     if made.figure is not None:
         # Text stays text, and the same numbers give the same file.
         with rc_context({"svg.fonttype": "none", "svg.hashsalt": study.name}):
             made.figure.savefig(folder / f"{study.name}.svg", metadata={"Date": None})
         made.figure.savefig(folder / f"{study.name}.png", dpi=120)
     if made.report is not None:
-        write_whole(shelf.folder / "reports" / f"{study.name}.html", made.report)
+        write_atomically(shelf.folder / "reports" / f"{study.name}.html", made.report)
     # Last: where the text is, the rest is too.
-    write_whole(folder / f"{study.name}.md", _section(made, shelf.profile))
+    write_atomically(folder / f"{study.name}.md", _section(made, shelf.profile))
 
 
 def _section(made: Part, profile: str) -> str:

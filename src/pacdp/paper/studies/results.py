@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pacdp.paper.studies.artifact_store import Shelf
-from pacdp.storage import write_whole
+from pacdp.storage import write_atomically
 
 _HEAD = """# Results
 
@@ -38,7 +38,7 @@ def write_results(shelf: Shelf, order: Sequence[str]) -> Path:
         parts.append(f"Not run in this size: {', '.join(missing)}.\n")
     parts += [(folder / f"{name}.md").read_text() for name in there]
     page = shelf.folder / "results.md"
-    write_whole(page, "\n".join(parts))
+    write_atomically(page, "\n".join(parts))
     return page
 
 

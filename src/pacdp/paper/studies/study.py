@@ -13,13 +13,13 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from pacdp.config import Count, Real, Settings, explain
+from pacdp.config import Count, Real, Settings, explain_validation_error
 from pacdp.errors import InputError
 from pacdp.experiments import Experiment, read_experiment
 from pacdp.experiments.experiment import merge_settings
 from pacdp.features import Track
 from pacdp.methods import METHODS
-from pacdp.validation import meant
+from pacdp.validation import suggest
 
 PROFILES = ("smoke", "desk", "full")
 Reading = Literal["as-published", "certified"]
@@ -173,7 +173,7 @@ def read_study(name: str, *, profile: str) -> Study:
         raise InputError(f"--profile {profile}: must be {', '.join(PROFILES)}")
     if name not in ORDER:
         raise InputError(
-            f"study = {name!r}: unknown; {meant(name, ORDER)}there are all, {', '.join(ORDER)}"
+            f"study = {name!r}: unknown; {suggest(name, ORDER)}there are all, {', '.join(ORDER)}"
         )
     file = resources.files("pacdp.paper.studies").joinpath("files", f"{name}.toml")
     content = tomllib.loads(file.read_text(encoding="utf-8"))
@@ -181,7 +181,7 @@ def read_study(name: str, *, profile: str) -> Study:
     try:
         return Study.model_validate(sized)
     except ValidationError as error:
-        raise InputError(f"{Path(name)}: {explain(error, Study)}") from None
+        raise InputError(f"{Path(name)}: {explain_validation_error(error, Study)}") from None
 
 
 def experiment_of(name: str, changes: Mapping[str, Any], *, profile: str) -> Experiment:
@@ -191,4 +191,4 @@ def experiment_of(name: str, changes: Mapping[str, Any], *, profile: str) -> Exp
     try:
         return Experiment.model_validate(merge_settings(content, changes))
     except ValidationError as error:
-        raise InputError(f"{name}: {explain(error, Experiment)}") from None
+        raise InputError(f"{name}: {explain_validation_error(error, Experiment)}") from None

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pacdp.experiments.results import collect_epsilons
-from pacdp.formatting import NOTHING, least_middle_most
+from pacdp.formatting import MISSING, format_min_median_max
 from pacdp.paper.studies.study import Study, label
 from pacdp.paper.studies.summary import Found, Row, gains
 from pacdp.stats import SampleStats
@@ -49,10 +49,10 @@ def main_table(found: Found) -> str:
             row.reading,
             percent(row.accuracy) + _before(row),
             _paper(study, row),
-            least_middle_most([round(100 * value, 1) for value in row.clients]),
-            least_middle_most(row.epsilons("epsilon_budget")),
-            least_middle_most(row.epsilons("epsilon_planned")),
-            least_middle_most(row.epsilons("epsilon_spent")),
+            format_min_median_max([round(100 * value, 1) for value in row.clients]),
+            format_min_median_max(row.epsilons("epsilon_budget")),
+            format_min_median_max(row.epsilons("epsilon_planned")),
+            format_min_median_max(row.epsilons("epsilon_spent")),
             *_extra(study, row),
         ]
         for row in found.rows
@@ -68,7 +68,7 @@ def _paper(study: Study, row: Row) -> str:
     """The paper's number, and whether the mean here comes up to it."""
     reported = study.paper.final.get(row.arm)
     if reported is None:
-        return NOTHING
+        return MISSING
     reached = "reached" if row.accuracy.mean >= reported else "not reached"
     return f"{100 * reported:.1f}, {reached}"
 
@@ -90,7 +90,7 @@ def _extra(study: Study, row: Row) -> list[str]:
         reported = study.paper.rounds.get(row.arm, {}).get(number)
         beside = "" if reported is None else f" ({100 * reported:.1f})"
         after = row.after(number)
-        cells.append((NOTHING if after is None else f"{100 * after.mean:.1f}") + beside)
+        cells.append((MISSING if after is None else f"{100 * after.mean:.1f}") + beside)
     each = row.runs[0].bytes_per_round / 1e6
     for target in _targets(study):
         reached = row.rounds_to(target)
@@ -99,7 +99,7 @@ def _extra(study: Study, row: Row) -> list[str]:
         said = f"{len(known)} of {len(reached)} runs" if middle is None else f"{middle:g}"
         theirs = study.paper.target.get(row.arm) if target == study.target else None
         cells.append((said if known else "not reached") + (f" ({theirs})" if theirs else ""))
-        cells.append(NOTHING if middle is None else f"{middle * each:.3g}")
+        cells.append(MISSING if middle is None else f"{middle * each:.3g}")
     return cells
 
 

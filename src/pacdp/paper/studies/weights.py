@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from pacdp.experiments.experiment import merge_settings
-from pacdp.formatting import terms
+from pacdp.formatting import format_terms
 from pacdp.paper.figures.gains import gains_figure
 from pacdp.paper.studies import table
 from pacdp.paper.studies.artifact_store import Shelf
@@ -117,7 +117,8 @@ def _text(study: Study, found: Sequence[Dealt]) -> str:
                 gain.verdict,
             ]
         rows.append(cells)
-    said = f"ε at {terms(privacy.delta, privacy.adjacency)}. PAC-DP, each rule with the same plan."
+    terms = format_terms(privacy.delta, privacy.adjacency)
+    said = f"ε at {terms}. PAC-DP, each rule with the same plan."
     return f"{said}\n\n{table.markdown(headings, rows)}"
 
 
