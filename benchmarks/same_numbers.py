@@ -70,7 +70,7 @@ from pacdp.offline.grid import run_grid, train_in_process
 from pacdp.offline.grid_simulation import score_pairs, score_plans
 from pacdp.schedule import Schedule
 from pacdp.tasks import Classification, Regression
-from pacdp.tuning import Tuned, tune, with_plan
+from pacdp.tuning import TunedConfiguration, apply_configuration, tune
 
 # Numbers and words of any depth, as a file can hold them.
 Tree = Any
@@ -337,7 +337,7 @@ def tuned(
 ) -> dict[str, Tree]:
     """What a search chose, each of its steps, and a run of the plan."""
     experiment = read_experiment(name, changes=changes, curves=False)
-    found: Tuned = tune(experiment, method=method, **settings)
+    found: TunedConfiguration = tune(experiment, method=method, **settings)
     numbers = {
         "point": found.chosen,
         "changes": _without("evidence", found.changes),
@@ -345,7 +345,7 @@ def tuned(
         "steps": list(found.why),
         "trainings": found.trainings,
     }
-    final = with_plan(experiment, found)
+    final = apply_configuration(experiment, found)
     return {**numbers, **_ran(prepare_run(final, method=final.build_method(method), seed=100))}
 
 

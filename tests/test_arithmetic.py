@@ -20,8 +20,8 @@ from pacdp.federation.checkpoint import Progress
 from pacdp.methods import build_method
 from pacdp.offline.grid import Cell, ScoreStore
 from pacdp.paper.studies.artifact_store import Shelf
-from pacdp.tuning import Tuned
-from pacdp.tuning.tuned_configuration import Expected
+from pacdp.tuning import TunedConfiguration
+from pacdp.tuning.tuned_configuration import ExpectedScore
 
 HEART = read_experiment("heart", profile="smoke")
 PREPARED = prepare_run(HEART, method=HEART.build_method("fixed"))
@@ -47,19 +47,19 @@ def plan_file(path):
 
 
 def tuned_file(path):
-    Tuned(
+    TunedConfiguration(
         experiment="heart",
         method="fixed",
         track="private-only",
         changes={"training": {"rounds": 5}},
         chosen={},
         why=(),
-        expected=Expected(metric="accuracy", mean=0.9, deviation=0.0, seeds=(1,)),
+        expected=ExpectedScore(metric="accuracy", mean=0.9, deviation=0.0, seeds=(1,)),
         trainings=1,
         proxy=dict.fromkeys(("name", "made_by", "source", "sha256"), "a"),
         version="0",
     ).save(path)
-    return Tuned.load
+    return TunedConfiguration.load
 
 
 def scores_file(path):

@@ -22,7 +22,7 @@ from pacdp.offline import ScoreStore, Worker, fit_curve, train_in_process
 from pacdp.privacy import Ledger
 from pacdp.progress import Progress, ignore_progress
 from pacdp.reporting import Comparison, write_report
-from pacdp.tuning import Tuned, overruled, with_plan
+from pacdp.tuning import TunedConfiguration, apply_configuration, find_contradiction
 from pacdp.tuning import tune as search_configuration
 from pacdp.validation import require_count
 
@@ -32,7 +32,7 @@ __all__ = [
     "Experiment",
     "Plan",
     "Result",
-    "Tuned",
+    "TunedConfiguration",
     "compare",
     "fit",
     "load_experiment",
@@ -59,7 +59,7 @@ def load_experiment(
     *,
     profile: str | None = None,
     changes: Changes = (),
-    configuration: Tuned | Path | str | None = None,
+    configuration: TunedConfiguration | Path | str | None = None,
     curves: bool = True,
 ) -> Experiment:
     """Load an experiment, in one of its sizes, with single settings changed.
@@ -81,11 +81,15 @@ def load_experiment(
         loaded = read_experiment(str(experiment), profile=profile, changes=changes, curves=curves)
     if configuration is None:
         return loaded
-    tuned = configuration if isinstance(configuration, Tuned) else Tuned.load(Path(configuration))
-    contradicted = overruled(tuned, changes)
+    tuned = (
+        configuration
+        if isinstance(configuration, TunedConfiguration)
+        else TunedConfiguration.load(Path(configuration))
+    )
+    contradicted = find_contradiction(tuned, changes)
     if contradicted is not None:
         raise InputError(f"{contradicted}: the configuration has chosen otherwise; leave it out")
-    return with_plan(loaded, tuned)
+    return apply_configuration(loaded, tuned)
 
 
 def plan(
@@ -95,7 +99,7 @@ def plan(
     seed: int = 0,
     profile: str | None = None,
     changes: Changes = (),
-    configuration: Tuned | Path | str | None = None,
+    configuration: TunedConfiguration | Path | str | None = None,
     progress: Progress = ignore_progress,
 ) -> Plan:
     """Decide everything about a training without training: noise, bounds, releases, guarantees.
@@ -147,7 +151,7 @@ def tune(
     profile: str | None = None,
     changes: Changes = (),
     progress: Progress = ignore_progress,
-) -> Tuned:
+) -> TunedConfiguration:
     """Choose the hyperparameters of a method on public data, under the experiment's own budgets.
 
     ``seeds`` is the number of trainings of each candidate, ``sweeps`` the maximum number of passes
@@ -166,7 +170,7 @@ def run(
     seed: int = 0,
     profile: str | None = None,
     changes: Changes = (),
-    configuration: Tuned | Path | str | None = None,
+    configuration: TunedConfiguration | Path | str | None = None,
     folder: Path | str | None = None,
     resume: bool = False,
     ledgers: Sequence[Ledger | None] | None = None,
@@ -234,7 +238,7 @@ def compare(
     seeds: int = 3,
     profile: str | None = None,
     changes: Changes = (),
-    configurations: Mapping[str, Tuned | Path | str] | None = None,
+    configurations: Mapping[str, TunedConfiguration | Path | str] | None = None,
     progress: Progress = ignore_progress,
 ) -> Comparison:
     """Run several methods under the same budgets, each with the seeds 0, 1, ..., without models.

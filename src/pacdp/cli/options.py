@@ -125,13 +125,13 @@ def loading(plan: str, profile: str | None, changes: Sequence[str] | None) -> di
 
 def configurations(files: Sequence[str], methods: Sequence[str]) -> dict[str, str]:
     """Which method has which file of a tuned configuration; the others run as published."""
-    from pacdp.tuning import Tuned
+    from pacdp.tuning import TunedConfiguration
 
     found: dict[str, str] = {}
     for file in files:
         if file == PUBLISHED:
             continue
-        method = Tuned.load(Path(file)).method
+        method = TunedConfiguration.load(Path(file)).method
         if method not in methods:
             raise InputError(f"--configuration {file}: is for {method}, must be among --methods")
         if method in found:

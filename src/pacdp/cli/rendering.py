@@ -73,10 +73,10 @@ def plan(tuning: "Mapping[str, Any] | None") -> str:
     """
     if tuning is None:
         return "published"
-    from pacdp.tuning import Promised
+    from pacdp.tuning import PrivacyTerms
 
     promised = tuning.get("privacy")
-    terms = "" if promised is None else f" ({Promised.model_validate(promised)})"
+    terms = "" if promised is None else f" ({PrivacyTerms.model_validate(promised)})"
     said = f"{expected(tuning['expected'])} expected there{terms}"
     return f"tuned on {tuning['proxy']['name']}: {said}"
 

@@ -19,7 +19,7 @@ from pacdp.offline.grid_simulation import can_stack_plan, planned_bounds, score_
 from pacdp.progress import Progress, ignore_progress
 
 
-class Stage:
+class CandidateEvaluator:
     """Public records as each candidate's representation shows them, made once for each.
 
     Of the private records only the clients' sizes are known here. What has been scored is not
@@ -29,7 +29,7 @@ class Stage:
     >>> from pacdp.experiments import read_experiment
     >>> from pacdp.experiments.prepare import read_data
     >>> heart = read_experiment("heart")
-    >>> Stage(read_data(heart.data, seed=0)).setting(heart).proxy.data.name
+    >>> CandidateEvaluator(read_data(heart.data, seed=0)).setting(heart).proxy.data.name
     'synthetic-for-heart'
     """
 

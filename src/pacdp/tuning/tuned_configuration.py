@@ -18,10 +18,10 @@ from pacdp.errors import DataError, InputError
 from pacdp.experiments import Experiment
 from pacdp.experiments.experiment import Changes, nest_changes
 from pacdp.storage import write_atomically
-from pacdp.tuning.search_space import applied
+from pacdp.tuning.search_space import apply_changes
 
 
-class Expected(Settings):
+class ExpectedScore(Settings):
     """How good a plan is on public records, under seeds that nothing was chosen by."""
 
     metric: str
@@ -30,7 +30,7 @@ class Expected(Settings):
     seeds: tuple[int, ...]
 
 
-class Promised(Settings):
+class PrivacyTerms(Settings):
     """The budgets that a plan was made for, with all that an ε must not stand without."""
 
     budgets: tuple[float, ...]
@@ -48,15 +48,15 @@ class Promised(Settings):
         return f"ε = {formatting.format_min_median_max(self.budgets)} at {terms}{scope}"
 
 
-class Tuned(Settings):
+class TunedConfiguration(Settings):
     """A plan for one experiment and one method, from public data.
 
     >>> from pacdp.experiments import read_experiment
-    >>> made = Tuned(
+    >>> made = TunedConfiguration(
     ...     experiment="heart", method="fixed", track="private-only",
     ...     changes={"training": {"rounds": 5}}, chosen={"rounds": 5}, why=(),
-    ...     expected=Expected(metric="accuracy", mean=0.9, deviation=0.02, seeds=(5, 6)),
-    ...     privacy=Promised(
+    ...     expected=ExpectedScore(metric="accuracy", mean=0.9, deviation=0.02, seeds=(5, 6)),
+    ...     privacy=PrivacyTerms(
     ...         budgets=(0.1,), delta=1e-5, adjacency="zero-out", scope="total", unit="record"
     ...     ),
     ...     trainings=70, version="0.2.0",
@@ -64,7 +64,7 @@ class Tuned(Settings):
     ... )
     >>> print(made.privacy)
     ε = 0.1 at δ = 1e-05, zero-out
-    >>> with_plan(read_experiment("heart"), made).training.rounds
+    >>> apply_configuration(read_experiment("heart"), made).training.rounds
     5
     """
 
@@ -74,8 +74,8 @@ class Tuned(Settings):
     changes: dict[str, Any] = Field(description="What it changes in the experiment.")
     chosen: dict[str, Any] = Field(description="The point of the search.")
     why: tuple[dict[str, Any], ...] = Field(description="Each step: what was tried, what it gave.")
-    expected: Expected = Field(description="How good it is on the proxy, on fresh seeds.")
-    privacy: Promised | None = Field(None, description="What was promised when it was made.")
+    expected: ExpectedScore = Field(description="How good it is on the proxy, on fresh seeds.")
+    privacy: PrivacyTerms | None = Field(None, description="What was promised when it was made.")
     trainings: int = Field(ge=0, description="How many trainings it asked for, all in all.")
     proxy: dict[str, str] = Field(description="The public records that it saw.")
     version: str = Field(description="Of the package.")
@@ -94,7 +94,7 @@ class Tuned(Settings):
         write_atomically(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
     @classmethod
-    def load(cls, path: Path) -> "Tuned":
+    def load(cls, path: Path) -> "TunedConfiguration":
         """Read what :meth:`save` wrote; what another version chose is refused."""
         if not path.is_file():
             raise InputError(f"{path}: there is no such file; pacdp tune makes one")
@@ -118,12 +118,12 @@ class Tuned(Settings):
         return self.model_dump(mode="json", exclude={"changes"})
 
 
-def with_plan(experiment: Experiment, tuned: Tuned) -> Experiment:
+def apply_configuration(experiment: Experiment, tuned: TunedConfiguration) -> Experiment:
     """The experiment as it was tuned; a plan that was made for another is refused.
 
     >>> from pacdp.experiments import read_experiment
     >>> mnist = read_experiment("mnist", curves=False)
-    >>> with_plan(mnist, Tuned.model_construct(experiment="heart"))
+    >>> apply_configuration(mnist, TunedConfiguration.model_construct(experiment="heart"))
     Traceback (most recent call last):
     ...
     pacdp.errors.InputError: configuration: was made for heart, must be for mnist
@@ -134,7 +134,7 @@ def with_plan(experiment: Experiment, tuned: Tuned) -> Experiment:
         )
     chosen = {"method": tuned.method, "tuning": tuned.summary}
     try:
-        return applied(experiment, {**tuned.changes, **chosen})
+        return apply_changes(experiment, {**tuned.changes, **chosen})
     except ValidationError as error:
         raise DataError(
             f"configuration: does not fit ({explain_validation_error(error, Experiment)})"
@@ -143,13 +143,13 @@ def with_plan(experiment: Experiment, tuned: Tuned) -> Experiment:
         raise DataError("configuration: is damaged (its changes are no settings)") from error
 
 
-def overruled(tuned: Tuned, changes: Changes) -> str | None:
+def find_contradiction(tuned: TunedConfiguration, changes: Changes) -> str | None:
     """The first change that contradicts what was chosen, if any does.
 
-    >>> made = Tuned.model_construct(changes={"training": {"rounds": 5}})
-    >>> overruled(made, ["privacy.epsilon=1.0", "training.rounds=8"])
+    >>> made = TunedConfiguration.model_construct(changes={"training": {"rounds": 5}})
+    >>> find_contradiction(made, ["privacy.epsilon=1.0", "training.rounds=8"])
     'training.rounds=8'
-    >>> overruled(made, ["training.rounds=5"])
+    >>> find_contradiction(made, ["training.rounds=5"])
     """
     nested = nest_changes(changes)
     return next((name for name in nested if _differs(nested[name], tuned.changes)), None)

@@ -9,7 +9,7 @@ from pacdp.paper.studies.artifact_store import Shelf
 from pacdp.paper.studies.headline import headline, replaced
 from pacdp.paper.studies.study import read_study
 from pacdp.privacy import calibrate
-from pacdp.tuning import Tuned
+from pacdp.tuning import TunedConfiguration
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,9 @@ def test_runs_split_off_test_records_that_no_search_and_no_other_run_has_seen(ma
 
 def test_the_plan_is_frozen_and_rivals_had_the_same_search(made):
     _, shelf, _, _ = made
-    plans = {one.method: one for one in map(Tuned.load, (shelf.folder / "plans").iterdir())}
+    plans = {
+        one.method: one for one in map(TunedConfiguration.load, (shelf.folder / "plans").iterdir())
+    }
     assert set(plans) == {"pac-dp", "fixed", "fedavg"}
     searched = [
         {step["setting"] for step in plans[name].why} - {"schedule"} for name in ("pac-dp", "fixed")

@@ -20,7 +20,7 @@ from pacdp.paper.studies.jobs import Job
 from pacdp.paper.studies.section import Observer, Part, Portion
 from pacdp.paper.studies.study import Entry, Study, experiment_of
 from pacdp.paper.studies.summary import Gain, Row
-from pacdp.tuning.search_space import changes
+from pacdp.tuning.search_space import point_to_changes
 
 Point = Mapping[str, Any]
 
@@ -96,7 +96,7 @@ class _Entry:
                 start=start,
                 only=("distance",) if again else (),
             )
-        made = changes("pac-dp", tuned.chosen)
+        made = point_to_changes("pac-dp", tuned.chosen)
         if point["F"]:
             made["methods"]["pac-dp"]["curve"] = self.plan.changes["methods"]["pac-dp"]["curve"]
         tuned = tuned.model_copy(update={"changes": made})

@@ -35,8 +35,8 @@ from pacdp.methods import find_method
 from pacdp.offline import ProxyTask, fit_curve
 from pacdp.paper.studies.jobs import Job
 from pacdp.paper.studies.reading import per_release
-from pacdp.tuning import Tuned, tune
-from pacdp.tuning.evaluation import Stage
+from pacdp.tuning import TunedConfiguration, tune
+from pacdp.tuning.evaluation import CandidateEvaluator
 
 
 class Shelf:
@@ -100,7 +100,7 @@ class Shelf:
         sweeps: int,
         start: Mapping[str, Any] | None = None,
         only: Sequence[str] | None = None,
-    ) -> Tuned:
+    ) -> TunedConfiguration:
         """What the search on public data chooses for an experiment and a method."""
         plain = experiment.model_copy(update={"profiles": {}})
         if not find_method(method).private:
@@ -113,8 +113,8 @@ class Shelf:
         path = self.folder / "plans" / f"{plain.name}-{method}-{key}.json"
         search = partial(tune, plain, method=method, seeds=seeds, sweeps=sweeps)
         data = plain.data.model_dump_json()
-        self._once(path, lambda: search(start=start, only=only, stage=_stage(data)).save(path))
-        return Tuned.load(path)
+        self._once(path, lambda: search(start=start, only=only, evaluator=_stage(data)).save(path))
+        return TunedConfiguration.load(path)
 
     def result(self, job: Job) -> RunResult:
         """The result of a run."""
@@ -156,9 +156,9 @@ def _refuse_other(folder: Path, content: Mapping[str, Any], profile: str) -> Non
 
 
 @lru_cache(maxsize=1)
-def _stage(data: str) -> Stage:
+def _stage(data: str) -> CandidateEvaluator:
     """Where plans for the same data are tried: what one search has scored the next need not."""
-    return Stage(_data(Data.model_validate_json(data), 0))
+    return CandidateEvaluator(_data(Data.model_validate_json(data), 0))
 
 
 @lru_cache(maxsize=8)

@@ -22,8 +22,8 @@ from pacdp.paper.studies.study import Entry, Study, experiment_of
 from pacdp.paper.studies.summary import Row
 from pacdp.privacy import Adjacency, Release, account
 from pacdp.stats import SampleStats
-from pacdp.tuning import Tuned, with_plan
-from pacdp.tuning.search_space import told
+from pacdp.tuning import TunedConfiguration, apply_configuration
+from pacdp.tuning.search_space import format_point
 
 # Seeds of the runs, far from those of the search, and of the fresh ones.
 FIRST, _FRESH = 100, 3000
@@ -35,7 +35,7 @@ class Line:
     """What was found for one entry."""
 
     entry: Entry
-    plans: dict[str, Tuned]
+    plans: dict[str, TunedConfiguration]
     rows: dict[str, Row]
     """Runs by arm: ``pac-dp``, ``fixed``, ``fedavg``; and PAC-DP's ``fresh`` and ``skewed``."""
 
@@ -79,7 +79,9 @@ def _line(entry: Entry, shelf: Shelf, observe: Observer) -> Line:
     return Line(entry=entry, plans=plans, rows=rows)
 
 
-def _row(entry: Entry, plan: Tuned, shelf: Shelf, *, first: int, skew: float | None = None) -> Row:
+def _row(
+    entry: Entry, plan: TunedConfiguration, shelf: Shelf, *, first: int, skew: float | None = None
+) -> Row:
     """Every run of one arm of an entry."""
     runs = [
         shelf.result(Job(experiment, experiment.build_method(plan.method), seed))
@@ -89,7 +91,7 @@ def _row(entry: Entry, plan: Tuned, shelf: Shelf, *, first: int, skew: float | N
 
 
 def runs_of(
-    entry: Entry, plan: Tuned, profile: str, *, first: int, skew: float | None
+    entry: Entry, plan: TunedConfiguration, profile: str, *, first: int, skew: float | None
 ) -> Iterator[tuple[Experiment, int]]:
     """Experiments and seeds: representations outside, so that each is made once."""
     for pretraining in range(entry.pretrainings):
@@ -100,7 +102,7 @@ def runs_of(
             if "representation" in changes and entry.pretrainings > 1:
                 changes = merge_settings(changes, {"representation": {"seed": pretraining}})
             base = experiment_of(entry.experiment, changes, profile=profile)
-            made = with_plan(base, plan)
+            made = apply_configuration(base, plan)
             if skew is not None:
                 data = made.data.model_copy(
                     update={"partition": "dirichlet", "settings": {"alpha": skew}}
@@ -185,7 +187,7 @@ def _searches(found: Sequence[Line]) -> str:
             stats = SampleStats(expected.mean, expected.deviation, len(expected.seeds))
             rows.append(
                 [
-                    *(line.entry.setting, line.entry.track, arm, told(plan.chosen)),
+                    *(line.entry.setting, line.entry.track, arm, format_point(plan.chosen)),
                     plan.proxy["name"],
                     table.percent(stats),
                     _percent(line.rows[arm]),

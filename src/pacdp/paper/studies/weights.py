@@ -16,7 +16,7 @@ from pacdp.paper.studies.jobs import Job
 from pacdp.paper.studies.section import Observer, Part, Portion
 from pacdp.paper.studies.study import Entry, Study, experiment_of
 from pacdp.paper.studies.summary import Gain, Row
-from pacdp.tuning import with_plan
+from pacdp.tuning import apply_configuration
 
 # Far from the seeds of the search.
 _FIRST = 200
@@ -86,7 +86,7 @@ def _dealt(entry: Entry, study: Study, shelf: Shelf, observe: Observer) -> Dealt
                 merge_settings(entry.changes, {"data": dealt}),
                 profile=shelf.profile,
             )
-            made = with_plan(own, plan)
+            made = apply_configuration(own, plan)
             server = made.server.model_copy(update={"weights": rule})
             made = made.model_copy(update={"server": server})
             # F was fitted under the weights that the search chose; here only they differ.
