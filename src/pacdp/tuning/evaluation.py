@@ -29,7 +29,7 @@ class CandidateEvaluator:
     >>> from pacdp.experiments import read_experiment
     >>> from pacdp.experiments.prepare import read_data
     >>> heart = read_experiment("heart")
-    >>> CandidateEvaluator(read_data(heart.data, seed=0)).setting(heart).proxy.data.name
+    >>> CandidateEvaluator(read_data(heart.data, seed=0)).proxy_task(heart).proxy.data.name
     'synthetic-for-heart'
     """
 
