@@ -19,7 +19,7 @@ from pacdp.federation import Checkpoint, Plan
 from pacdp.federation.checkpoint import Progress
 from pacdp.methods import build_method
 from pacdp.offline.grid import Cell, ScoreStore
-from pacdp.paper.studies.artifact_store import Shelf
+from pacdp.paper.studies.artifact_store import ArtifactStore
 from pacdp.tuning import TunedConfiguration
 from pacdp.tuning.tuned_configuration import ExpectedScore
 
@@ -112,14 +112,14 @@ def test_checkpoints_of_other_versions_are_refused(tmp_path):
 
 
 def test_folders_of_studies_from_other_versions_are_refused(tmp_path):
-    shelf = tmp_path / "shelf"
-    Shelf(shelf, profile="smoke")
-    Shelf(shelf, profile="smoke", resume=True)
-    content = json.loads((shelf / "profile").read_text())
+    store = tmp_path / "store"
+    ArtifactStore(store, profile="smoke")
+    ArtifactStore(store, profile="smoke", resume=True)
+    content = json.loads((store / "profile").read_text())
     for value, which in OTHERS:
-        (shelf / "profile").write_text(json.dumps(stamp(dict(content), value)))
+        (store / "profile").write_text(json.dumps(stamp(dict(content), value)))
         with pytest.raises(DataError, match=rf"--out .*: was made by {which} version .* a new"):
-            Shelf(shelf, profile="smoke", resume=True)
+            ArtifactStore(store, profile="smoke", resume=True)
 
 
 def test_curves_written_by_hand_need_no_version(tmp_path):

@@ -5,7 +5,7 @@ import pytest
 from pacdp.experiments import read_experiment
 from pacdp.experiments.offline import make_proxy_task
 from pacdp.offline import fit_curve
-from pacdp.paper.studies.reading import per_release
+from pacdp.paper.studies.reading import convert_to_per_release
 from pacdp.privacy import account, calibrate
 
 ROUNDS = 3
@@ -19,7 +19,7 @@ def curve():
 
 
 def test_a_budget_of_each_release_asks_for_the_bound_of_the_whole_run_it_comes_to(curve):
-    moved = per_release(curve, releases=ROUNDS)
+    moved = convert_to_per_release(curve, releases=ROUNDS)
     for single, whole in zip(moved.evidence.budgets, curve.evidence.budgets, strict=True):
         release = calibrate(epsilon=single, releases=1).release()
         assert account(release.times(ROUNDS)).epsilon == pytest.approx(whole, rel=1e-6)
@@ -28,7 +28,7 @@ def test_a_budget_of_each_release_asks_for_the_bound_of_the_whole_run_it_comes_t
 
 def test_a_grid_trained_at_budgets_of_each_release_has_the_same_scores(curve):
     """What is relabelled is what would have been simulated."""
-    moved = per_release(curve, releases=ROUNDS)
+    moved = convert_to_per_release(curve, releases=ROUNDS)
     budgets = moved.evidence.budgets
     experiment = read_experiment(
         "heart",

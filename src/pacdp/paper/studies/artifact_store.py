@@ -34,12 +34,12 @@ from pacdp.federation import Privacy
 from pacdp.methods import find_method
 from pacdp.offline import ProxyTask, fit_curve
 from pacdp.paper.studies.jobs import Job
-from pacdp.paper.studies.reading import per_release
+from pacdp.paper.studies.reading import convert_to_per_release
 from pacdp.tuning import TunedConfiguration, tune
 from pacdp.tuning.evaluation import CandidateEvaluator
 
 
-class Shelf:
+class ArtifactStore:
     """What has been made, by what it was made from."""
 
     def __init__(self, folder: Path, *, profile: str, resume: bool = False) -> None:
@@ -89,7 +89,7 @@ class Shelf:
             return curve
         releases = proxy_task.plan(1.0, 1.0, 0).clients[0].releases
         classic = experiment.privacy.accountant == "basic"
-        return per_release(curve, releases=releases, classic=classic)
+        return convert_to_per_release(curve, releases=releases, classic=classic)
 
     def plan(
         self,

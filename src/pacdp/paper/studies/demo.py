@@ -37,17 +37,17 @@ METHODS = {
 DRAWN = ("pac-dp", "fixed", "dp-fedavg", "fedavg")
 
 
-def experiment() -> Experiment:
+def load_demo_experiment() -> Experiment:
     """The shipped experiment, with the demonstration's budgets."""
     return read_experiment("heart-personalised", changes=[f"privacy.epsilon={list(EPSILONS)}"])
 
 
-def fit(made: Experiment, progress: Progress = ignore_progress) -> Curve:
+def fit_demo_curve(made: Experiment, progress: Progress = ignore_progress) -> Curve:
     """F, from hundreds of trainings on records that are nobody's."""
     return fit_curve(make_proxy_task(made), made.offline, progress=progress)
 
 
-def prepared(made: Experiment, curve: Curve, method: str, seed: int) -> PreparedRun:
+def prepare_method(made: Experiment, curve: Curve, method: str, seed: int) -> PreparedRun:
     """One method, ready to run."""
     given = {"curve": curve} if method == "pac-dp" else {}
     return prepare_run(made, method=made.build_method(method, given), seed=seed)
@@ -69,7 +69,7 @@ def open_ledgers(folder: Path, plan: Plan) -> list[SQLiteLedger]:
     return ledgers
 
 
-def refusal(ready: PreparedRun, result: Result, ledgers: Sequence[SQLiteLedger]) -> str:
+def request_extra_round(ready: PreparedRun, result: Result, ledgers: Sequence[SQLiteLedger]) -> str:
     """What a hospital answers when it is asked for one round more than planned."""
     records = ready.partition.client_records(ready.dataset)[0]
     client = Client(0, ready.plan, records, ledger=ledgers[0])
@@ -80,7 +80,7 @@ def refusal(ready: PreparedRun, result: Result, ledgers: Sequence[SQLiteLedger])
     raise AssertionError("a client answered more often than its plan and its budget allow")
 
 
-def write_report(path: Path, comparison: Comparison, curve: Curve, description: str) -> None:
+def write_demo_report(path: Path, comparison: Comparison, curve: Curve, description: str) -> None:
     """The page of the demonstration."""
     html = render_page(
         "Four hospitals, four budgets",
