@@ -43,9 +43,9 @@ from pacdp.data import (
     partition_records,
 )
 from pacdp.errors import DataError, InputError
-from pacdp.experiments import Prepared, RunResult, prepare, read_experiment, shipped
-from pacdp.experiments.execute import execute
-from pacdp.experiments.prepare import plan_for, read_data
+from pacdp.experiments import PreparedRun, RunResult, list_experiments, prepare_run, read_experiment
+from pacdp.experiments.execute import simulate_run
+from pacdp.experiments.prepare import plan_run, read_data
 from pacdp.federation import (
     Aggregation,
     Checkpoint,
@@ -70,7 +70,7 @@ from pacdp.offline.grid import run_grid, train_in_process
 from pacdp.offline.grid_simulation import score_pairs, score_plans
 from pacdp.schedule import Schedule
 from pacdp.tasks import Classification, Regression
-from pacdp.tuning import Tuned, tune, with_plan
+from pacdp.tuning import TunedConfiguration, apply_configuration, tune
 
 # Numbers and words of any depth, as a file can hold them.
 Tree = Any
@@ -128,7 +128,7 @@ ENGINES = {
     "auto": "auto",
 }
 SEVERAL_CORES = ("threads", "auto")
-EXPERIMENTS = tuple(shipped())
+EXPERIMENTS = tuple(list_experiments())
 GRID_WAYS = ("as it chooses", "together", "one by one")
 SEED_WAYS = ("together", "one by one")
 CURVE_WAYS = ("as it chooses", "one by one")
@@ -305,8 +305,8 @@ def _curve(made: Curve) -> dict[str, Tree]:
     }
 
 
-def _ran(ready: Prepared) -> dict[str, Tree]:
-    result = execute(ready)
+def _ran(ready: PreparedRun) -> dict[str, Tree]:
+    result = simulate_run(ready)
     found = RunResult.of(ready, result).to_json()
     kept = ("before_private_data", "accuracy_by_budget", "parameters", "bytes_per_round")
     ratios = [client["signal_to_noise"] for client in found["clients"]]
@@ -329,7 +329,7 @@ def run(
     made = experiment.build_method(
         method, dict.fromkeys(experiment.missing_settings(method or experiment.method), CURVE)
     )
-    return _ran(prepare(experiment, method=made, seed=seed))
+    return _ran(prepare_run(experiment, method=made, seed=seed))
 
 
 def tuned(
@@ -337,7 +337,7 @@ def tuned(
 ) -> dict[str, Tree]:
     """What a search chose, each of its steps, and a run of the plan."""
     experiment = read_experiment(name, changes=changes, curves=False)
-    found: Tuned = tune(experiment, method=method, **settings)
+    found: TunedConfiguration = tune(experiment, method=method, **settings)
     numbers = {
         "point": found.chosen,
         "changes": _without("evidence", found.changes),
@@ -345,8 +345,8 @@ def tuned(
         "steps": list(found.why),
         "trainings": found.trainings,
     }
-    final = with_plan(experiment, found)
-    return {**numbers, **_ran(prepare(final, method=final.build_method(method), seed=100))}
+    final = apply_configuration(experiment, found)
+    return {**numbers, **_ran(prepare_run(final, method=final.build_method(method), seed=100))}
 
 
 def command(*words: str) -> dict[str, Tree]:
@@ -383,7 +383,7 @@ def planned(name: str, profile: str | None, method: str) -> dict[str, Tree] | No
         dataset, split = read_data(experiment.data, seed=0)
     except DataError:
         return None
-    plan = plan_for(experiment, made, dataset, split, seed=0)
+    plan = plan_run(experiment, made, dataset, split, seed=0)
     guarantees = [plan.planned_guarantee(client) for client in range(len(plan.clients))]
     return {
         "hash": plan.run,

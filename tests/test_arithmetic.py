@@ -12,19 +12,19 @@ from pydantic import ValidationError
 from pacdp.arithmetic import ARITHMETIC
 from pacdp.curve import Curve
 from pacdp.errors import DataError
-from pacdp.experiments import RunResult, prepare, read_experiment
-from pacdp.experiments.execute import execute
-from pacdp.experiments.offline import setting_for
+from pacdp.experiments import RunResult, prepare_run, read_experiment
+from pacdp.experiments.execute import simulate_run
+from pacdp.experiments.offline import make_proxy_task
 from pacdp.federation import Checkpoint, Plan
 from pacdp.federation.checkpoint import Progress
 from pacdp.methods import build_method
 from pacdp.offline.grid import Cell, ScoreStore
-from pacdp.paper.studies.artifact_store import Shelf
-from pacdp.tuning import Tuned
-from pacdp.tuning.tuned_configuration import Expected
+from pacdp.paper.studies.artifact_store import ArtifactStore
+from pacdp.tuning import TunedConfiguration
+from pacdp.tuning.tuned_configuration import ExpectedScore
 
 HEART = read_experiment("heart", profile="smoke")
-PREPARED = prepare(HEART, method=HEART.build_method("fixed"))
+PREPARED = prepare_run(HEART, method=HEART.build_method("fixed"))
 POWER = {"family": "power", "coefficients": [0.5, 0.25]}
 MISSING = object()
 OTHERS = [
@@ -47,29 +47,29 @@ def plan_file(path):
 
 
 def tuned_file(path):
-    Tuned(
+    TunedConfiguration(
         experiment="heart",
         method="fixed",
         track="private-only",
         changes={"training": {"rounds": 5}},
         chosen={},
         why=(),
-        expected=Expected(metric="accuracy", mean=0.9, deviation=0.0, seeds=(1,)),
+        expected=ExpectedScore(metric="accuracy", mean=0.9, deviation=0.0, seeds=(1,)),
         trainings=1,
         proxy=dict.fromkeys(("name", "made_by", "source", "sha256"), "a"),
         version="0",
     ).save(path)
-    return Tuned.load
+    return TunedConfiguration.load
 
 
 def scores_file(path):
-    proxy_task = setting_for(HEART)
+    proxy_task = make_proxy_task(HEART)
     ScoreStore(path, proxy_task.digest).add(Cell(0.1, 1.0, 0), 0.5)
     return lambda path: ScoreStore.open(path, proxy_task)
 
 
 def result_file(path):
-    RunResult.of(PREPARED, execute(PREPARED)).save_file(path)
+    RunResult.of(PREPARED, simulate_run(PREPARED)).save_file(path)
     return RunResult.load_file
 
 
@@ -112,14 +112,14 @@ def test_checkpoints_of_other_versions_are_refused(tmp_path):
 
 
 def test_folders_of_studies_from_other_versions_are_refused(tmp_path):
-    shelf = tmp_path / "shelf"
-    Shelf(shelf, profile="smoke")
-    Shelf(shelf, profile="smoke", resume=True)
-    content = json.loads((shelf / "profile").read_text())
+    store = tmp_path / "store"
+    ArtifactStore(store, profile="smoke")
+    ArtifactStore(store, profile="smoke", resume=True)
+    content = json.loads((store / "profile").read_text())
     for value, which in OTHERS:
-        (shelf / "profile").write_text(json.dumps(stamp(dict(content), value)))
+        (store / "profile").write_text(json.dumps(stamp(dict(content), value)))
         with pytest.raises(DataError, match=rf"--out .*: was made by {which} version .* a new"):
-            Shelf(shelf, profile="smoke", resume=True)
+            ArtifactStore(store, profile="smoke", resume=True)
 
 
 def test_curves_written_by_hand_need_no_version(tmp_path):
@@ -144,7 +144,7 @@ def test_the_checksum_of_a_curve_covers_the_version(tmp_path, monkeypatch):
 def test_a_plan_of_another_version_is_another_run(monkeypatch):
     plan = PREPARED.plan
     monkeypatch.setattr("pacdp.federation.plan.ARITHMETIC", ARITHMETIC + 1)
-    other = prepare(HEART, method=HEART.build_method("fixed")).plan
+    other = prepare_run(HEART, method=HEART.build_method("fixed")).plan
     assert other.run != plan.run
     assert other.model_copy(update={"arithmetic": ARITHMETIC}).run == plan.run
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from pacdp.arithmetic import RUN_AGAIN
 from pacdp.curve import Curve
 from pacdp.errors import InputError
-from pacdp.experiments import Experiment, RunFolder, RunResult, prepare, read_experiment
-from pacdp.experiments.execute import execute, refuse_engine
+from pacdp.experiments import Experiment, RunFolder, RunResult, prepare_run, read_experiment
+from pacdp.experiments.execute import refuse_engine, simulate_run
 from pacdp.experiments.experiment import Changes
-from pacdp.experiments.offline import setting_for
-from pacdp.experiments.prepare import plan_for, read_data
+from pacdp.experiments.offline import make_proxy_task
+from pacdp.experiments.prepare import plan_run, read_data
 from pacdp.federation import Plan, RoundResult
 from pacdp.methods import METHODS as METHODS_BY_NAME
 from pacdp.methods import Method, import_method
@@ -24,9 +24,9 @@ from pacdp.offline import ScoreStore, Worker, fit_curve, train_in_process
 from pacdp.privacy import Ledger
 from pacdp.progress import Progress, ignore_progress
 from pacdp.reporting import Comparison, write_report
-from pacdp.tuning import Tuned, overruled, with_plan
+from pacdp.tuning import TunedConfiguration, apply_configuration, find_contradiction
 from pacdp.tuning import tune as search_configuration
-from pacdp.validation import count
+from pacdp.validation import require_count
 
 __all__ = [
     "Comparison",
@@ -34,7 +34,7 @@ __all__ = [
     "Experiment",
     "Plan",
     "Result",
-    "Tuned",
+    "TunedConfiguration",
     "compare",
     "fit",
     "load_experiment",
@@ -63,7 +63,7 @@ def load_experiment(
     *,
     profile: str | None = None,
     changes: Changes = (),
-    configuration: Tuned | Path | str | None = None,
+    configuration: TunedConfiguration | Path | str | None = None,
     curves: bool = True,
 ) -> Experiment:
     """Load an experiment, in one of its sizes, with single settings changed.
@@ -85,11 +85,15 @@ def load_experiment(
         loaded = read_experiment(str(experiment), profile=profile, changes=changes, curves=curves)
     if configuration is None:
         return loaded
-    tuned = configuration if isinstance(configuration, Tuned) else Tuned.load(Path(configuration))
-    contradicted = overruled(tuned, changes)
+    tuned = (
+        configuration
+        if isinstance(configuration, TunedConfiguration)
+        else TunedConfiguration.load(Path(configuration))
+    )
+    contradicted = find_contradiction(tuned, changes)
     if contradicted is not None:
         raise InputError(f"{contradicted}: the configuration has chosen otherwise; leave it out")
-    return with_plan(loaded, tuned)
+    return apply_configuration(loaded, tuned)
 
 
 def plan(
@@ -99,7 +103,7 @@ def plan(
     seed: int = 0,
     profile: str | None = None,
     changes: Changes = (),
-    configuration: Tuned | Path | str | None = None,
+    configuration: TunedConfiguration | Path | str | None = None,
     progress: Progress = ignore_progress,
 ) -> Plan:
     """Decide everything about a training without training: noise, bounds, releases, guarantees.
@@ -117,7 +121,7 @@ def plan(
     )
     chosen = _build_method(loaded, method)
     dataset, partition = read_data(loaded.data, seed=require_seed(seed))
-    return plan_for(loaded, chosen, dataset, partition, seed=seed, progress=progress)
+    return plan_run(loaded, chosen, dataset, partition, seed=seed, progress=progress)
 
 
 def fit(
@@ -137,7 +141,7 @@ def fit(
     :func:`pacdp.cluster.on_ray`.
     """
     loaded = load_experiment(experiment, profile=profile, changes=changes, curves=False)
-    proxy_task = setting_for(loaded, seed=require_seed(seed), progress=progress)
+    proxy_task = make_proxy_task(loaded, seed=require_seed(seed), progress=progress)
     store = ScoreStore.open(None if scores is None else Path(scores), proxy_task)
     return fit_curve(proxy_task, loaded.offline, store=store, worker=worker, progress=progress)
 
@@ -151,7 +155,7 @@ def tune(
     profile: str | None = None,
     changes: Changes = (),
     progress: Progress = ignore_progress,
-) -> Tuned:
+) -> TunedConfiguration:
     """Choose the hyperparameters of a method on public data, under the experiment's own budgets.
 
     ``seeds`` is the number of trainings of each candidate, ``sweeps`` the maximum number of passes
@@ -170,7 +174,7 @@ def run(
     seed: int = 0,
     profile: str | None = None,
     changes: Changes = (),
-    configuration: Tuned | Path | str | None = None,
+    configuration: TunedConfiguration | Path | str | None = None,
     folder: Path | str | None = None,
     resume: bool = False,
     ledgers: Sequence[Ledger | None] | None = None,
@@ -204,7 +208,7 @@ def run(
     require_seed(seed)
     curve = _fit_missing_curve(loaded, [method], seed=seed, saved=saved, progress=progress)
     chosen = _build_method(loaded, method, curve)
-    prepared = prepare(loaded, method=chosen, seed=seed, device=device, progress=progress)
+    prepared = prepare_run(loaded, method=chosen, seed=seed, device=device, progress=progress)
     refuse_engine(prepared, engine, device=device)
     files = None if path is None else RunFolder(path, prepared, resume=resume)
     if files is not None and curve is not None:
@@ -215,7 +219,7 @@ def run(
         if files is not None:
             files.add_round(result)
 
-    trained = execute(
+    trained = simulate_run(
         prepared,
         observe=observe,
         ledgers=ledgers,
@@ -238,7 +242,7 @@ def compare(
     seeds: int = 3,
     profile: str | None = None,
     changes: Changes = (),
-    configurations: Mapping[str, Tuned | Path | str] | None = None,
+    configurations: Mapping[str, TunedConfiguration | Path | str] | None = None,
     progress: Progress = ignore_progress,
 ) -> Comparison:
     """Run several methods under the same budgets, each with the seeds 0, 1, ..., without models.
@@ -253,7 +257,7 @@ def compare(
     names = list(methods)
     if not names or len(set(names)) != len(names):
         raise InputError(f"methods {', '.join(names)!r}: must be different names, at least one")
-    number, chosen = int(count("seeds", seeds)), dict(configurations or {})
+    number, chosen = int(require_count("seeds", seeds)), dict(configurations or {})
     plain = [name for name in names if name not in chosen]
     # The files of curves need not exist where every method brings its own.
     base = load_experiment(experiment, profile=profile, changes=changes, curves=bool(plain))
@@ -272,8 +276,10 @@ def compare(
         for seed in range(number):
             done = place * number + seed
             progress("comparing", done, len(names) * number, f"{name}, seed {seed}")
-            prepared = prepare(experiments[name], method=built[name], seed=seed, progress=progress)
-            result = RunResult.of(prepared, execute(prepared), profile=profile)
+            prepared = prepare_run(
+                experiments[name], method=built[name], seed=seed, progress=progress
+            )
+            result = RunResult.of(prepared, simulate_run(prepared), profile=profile)
             # The models of all runs may not fit into memory.
             groups[name].append(result.without_weights())
     progress("comparing", len(names) * number, len(names) * number)
@@ -383,7 +389,7 @@ def _fit_missing_curve(
     if not any(experiment.missing_settings(name) for name in names):
         return None
     if saved is not None and saved.is_file():
-        return Curve.load(saved, anew=RUN_AGAIN)
-    proxy_task = setting_for(experiment, seed=seed, progress=progress)
+        return Curve.load(saved, advice=RUN_AGAIN)
+    proxy_task = make_proxy_task(experiment, seed=seed, progress=progress)
     _LOGGER.warning("no curve is given: fitting one on %s", proxy_task.proxy.data.name)
     return fit_curve(proxy_task, experiment.offline, progress=progress)

@@ -20,31 +20,31 @@ _KEY = "arithmetic"
 RUN_AGAIN = "train again with pacdp run and a new --out folder"
 
 
-def stamped(content: Mapping[str, Any]) -> dict[str, Any]:
+def add_arithmetic_version(content: Mapping[str, Any]) -> dict[str, Any]:
     """The content of a file, with the arithmetic that it was made with.
 
-    >>> stamped({"rounds": 3})
+    >>> add_arithmetic_version({"rounds": 3})
     {'arithmetic': 2, 'rounds': 3}
     """
     return {_KEY: ARITHMETIC, **content}
 
 
-def without_stamp(content: Mapping[str, Any]) -> dict[str, Any]:
-    """What :func:`stamped` was given.
+def remove_arithmetic_version(content: Mapping[str, Any]) -> dict[str, Any]:
+    """What :func:`add_arithmetic_version` was given.
 
-    >>> without_stamp(stamped({"rounds": 3}))
+    >>> remove_arithmetic_version(add_arithmetic_version({"rounds": 3}))
     {'rounds': 3}
     """
     return {key: value for key, value in content.items() if key != _KEY}
 
 
-def refuse_other_arithmetic(path: Path | str, content: object, *, mark: str, anew: str) -> None:
+def refuse_other_arithmetic(path: Path | str, content: object, *, mark: str, advice: str) -> None:
     """Refuse a file made with another arithmetic, and say how to make a new one.
 
     ``mark`` is a key that is never empty in such a file. Without it this is another kind of file,
     which its reader will refuse for a better reason.
 
-    >>> refuse_other_arithmetic("a.json", {"seeds": 3}, mark="seeds", anew="run pacdp fit again")
+    >>> refuse_other_arithmetic("a.json", {"seeds": 3}, mark="seeds", advice="run pacdp fit again")
     Traceback (most recent call last):
     ...
     pacdp.errors.DataError: a.json: was made by an earlier version of pacdp, under which a seed \
@@ -59,5 +59,5 @@ gives other numbers; run pacdp fit again
     which = "another" if not known else "an earlier" if found < ARITHMETIC else "a later"
     raise DataError(
         f"{path}: was made by {which} version of pacdp, under which a seed gives other numbers; "
-        f"{anew}"
+        f"{advice}"
     )

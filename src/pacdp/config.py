@@ -6,7 +6,7 @@ from typing import Annotated, Any, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError
 
-from pacdp.validation import meant
+from pacdp.validation import suggest
 
 # Neither true nor "0.1" is a number.
 Real = Annotated[float, Strict()]
@@ -29,7 +29,9 @@ class Settings(BaseModel):
         return copied
 
 
-def explain(error: ValidationError, model: type[BaseModel], where: str = "") -> str:
+def explain_validation_error(
+    error: ValidationError, model: type[BaseModel], where: str = ""
+) -> str:
     """The worst fault of a pydantic refusal, with the nearest right key for a wrong one.
 
     >>> class Training(Settings):
@@ -37,7 +39,7 @@ def explain(error: ValidationError, model: type[BaseModel], where: str = "") -> 
     >>> try:
     ...     Training(round=3)
     ... except ValidationError as error:
-    ...     explain(error, Training, "training")
+    ...     explain_validation_error(error, Training, "training")
     'training.round: is no setting; did you mean rounds? There are rounds'
     """
     faults = error.errors(include_url=False)
@@ -49,7 +51,7 @@ def explain(error: ValidationError, model: type[BaseModel], where: str = "") -> 
     place = ".".join([part for part in (where, *path) if part and not _is_form(part)])
     if fault["type"] == "extra_forbidden":
         names = _names(model, path[:-1])
-        near = meant(path[-1], names)
+        near = suggest(path[-1], names)
         return f"{place}: is no setting; {near}There are {', '.join(names) or 'none'}"
     if fault["type"] == "missing":
         return f"{place}: is missing"

@@ -32,10 +32,10 @@ class TrainingError(PacdpError):
     """
 
 
-def located(error: Exception, where: str) -> PacdpError:
+def add_location(error: Exception, where: str) -> PacdpError:
     """The error with the place where it happened, in one line; what is not ours is a breakdown.
 
-    >>> located(ZeroDivisionError("by zero"), "client a, round 3, step 1")
+    >>> add_location(ZeroDivisionError("by zero"), "client a, round 3, step 1")
     TrainingError('client a, round 3, step 1: ZeroDivisionError: by zero')
     """
     said = " ".join(str(error).split())

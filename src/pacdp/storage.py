@@ -3,12 +3,12 @@
 from pathlib import Path
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str) -> None:
     """Replace a file with this text at once: whoever is stopped leaves the old one or the new.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "a.txt"
-    >>> write_whole(path, "whole")
+    >>> write_atomically(path, "whole")
     >>> path.read_text()
     'whole'
     """

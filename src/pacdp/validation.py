@@ -25,12 +25,12 @@ LARGEST_COUNT = 2**53
 SMALLEST_BUDGET, LARGEST_BUDGET = 1e-100, 1e100
 
 
-def positive(name: str, value: ArrayLike) -> FloatArray:
+def require_positive(name: str, value: ArrayLike) -> FloatArray:
     """A finite number greater than zero.
 
-    >>> float(positive("epsilon", 0.5))
+    >>> float(require_positive("epsilon", 0.5))
     0.5
-    >>> positive("epsilon", -1)
+    >>> require_positive("epsilon", -1)
     Traceback (most recent call last):
     ...
     pacdp.errors.InputError: epsilon = -1: must be a finite number > 0
@@ -40,10 +40,10 @@ def positive(name: str, value: ArrayLike) -> FloatArray:
     return array
 
 
-def not_negative(name: str, value: ArrayLike) -> FloatArray:
+def require_nonnegative(name: str, value: ArrayLike) -> FloatArray:
     """A finite number of at least zero.
 
-    >>> float(not_negative("epsilon", 0))
+    >>> float(require_nonnegative("epsilon", 0))
     0.0
     """
     array = _numbers(name, value, "a finite number >= 0")
@@ -51,27 +51,27 @@ def not_negative(name: str, value: ArrayLike) -> FloatArray:
     return array
 
 
-def budget(name: str, value: ArrayLike) -> FloatArray:
+def require_budget(name: str, value: ArrayLike) -> FloatArray:
     """An ε to be spent: greater than zero, and in the range for which noise can be computed.
 
-    >>> float(budget("epsilon", 0.5))
+    >>> float(require_budget("epsilon", 0.5))
     0.5
-    >>> budget("epsilon", 1e308)
+    >>> require_budget("epsilon", 1e308)
     Traceback (most recent call last):
     ...
     pacdp.errors.InputError: epsilon = 1e+308: must be a number from 1e-100 to 1e+100
     """
-    array = positive(name, value)
+    array = require_positive(name, value)
     representable = (array >= SMALLEST_BUDGET) & (array <= LARGEST_BUDGET)
     allowed = f"a number from {SMALLEST_BUDGET:g} to {LARGEST_BUDGET:g}"
     _refuse(name, array, ~representable, allowed)
     return array
 
 
-def probability(name: str, value: ArrayLike) -> FloatArray:
+def require_probability(name: str, value: ArrayLike) -> FloatArray:
     """A number strictly between 0 and 1, such as δ.
 
-    >>> float(probability("delta", 1e-5))
+    >>> float(require_probability("delta", 1e-5))
     1e-05
     """
     array = _numbers(name, value, "a number in (0, 1)")
@@ -79,10 +79,10 @@ def probability(name: str, value: ArrayLike) -> FloatArray:
     return array
 
 
-def rate(name: str, value: ArrayLike) -> FloatArray:
+def require_rate(name: str, value: ArrayLike) -> FloatArray:
     """A number in (0, 1], such as a sampling rate.
 
-    >>> float(rate("sampling_rate", 1))
+    >>> float(require_rate("sampling_rate", 1))
     1.0
     """
     array = _numbers(name, value, "a number in (0, 1]")
@@ -90,10 +90,10 @@ def rate(name: str, value: ArrayLike) -> FloatArray:
     return array
 
 
-def count(name: str, value: ArrayLike) -> IntArray:
+def require_count(name: str, value: ArrayLike) -> IntArray:
     """A whole number of at least one.
 
-    >>> int(count("releases", 13))
+    >>> int(require_count("releases", 13))
     13
     """
     allowed = "a whole number from 1 to 2^53"
@@ -105,10 +105,10 @@ def count(name: str, value: ArrayLike) -> IntArray:
     return array.astype(np.int64)
 
 
-def single(name: str, array: NDArray[Any]) -> Any:
+def require_scalar(name: str, array: NDArray[Any]) -> Any:
     """The one number of a checked value; an array is refused.
 
-    >>> single("delta", probability("delta", 1e-5))
+    >>> require_scalar("delta", require_probability("delta", 1e-5))
     1e-05
     """
     if array.ndim:
@@ -116,22 +116,22 @@ def single(name: str, array: NDArray[Any]) -> Any:
     return array.item()
 
 
-def positive_number(name: str, value: float) -> float:
+def require_positive_number(name: str, value: float) -> float:
     """One finite number greater than zero.
 
-    >>> positive_number("clipping_bound", 0.5)
+    >>> require_positive_number("clipping_bound", 0.5)
     0.5
     """
     # Training comes by here at every step, and arrays are slow to make.
     if type(value) is float and 0.0 < value < math.inf:
         return value
-    return float(single(name, positive(name, value)))
+    return float(require_scalar(name, require_positive(name, value)))
 
 
-def together(**arrays: NDArray[Any]) -> list[NDArray[Any]]:
+def broadcast_together(**arrays: NDArray[Any]) -> list[NDArray[Any]]:
     """The arrays, broadcast against each other; shapes that do not fit are refused by name.
 
-    >>> [array.shape for array in together(a=np.ones(3), b=np.ones(()))]
+    >>> [array.shape for array in broadcast_together(a=np.ones(3), b=np.ones(()))]
     [(3,), (3,)]
     """
     try:
@@ -141,10 +141,10 @@ def together(**arrays: NDArray[Any]) -> list[NDArray[Any]]:
         raise InputError(f"{shapes}: must be single numbers, or one for each client") from None
 
 
-def text(name: str, value: str) -> str:
+def require_string(name: str, value: str) -> str:
     """A string, possibly empty.
 
-    >>> text("run", "first")
+    >>> require_string("run", "first")
     'first'
     """
     if not isinstance(value, str):
@@ -152,21 +152,21 @@ def text(name: str, value: str) -> str:
     return value
 
 
-def word(name: str, value: str) -> str:
+def require_name(name: str, value: str) -> str:
     """A string that can be printed and is not blank.
 
-    >>> word("client", "hospital")
+    >>> require_name("client", "hospital")
     'hospital'
     """
-    if not text(name, value).strip() or not value.isprintable():
+    if not require_string(name, value).strip() or not value.isprintable():
         raise InputError(f"{name} = {value!r}: must be a printable name")
     return value
 
 
-def meant(name: str, options: Collection[str]) -> str:
+def suggest(name: str, options: Collection[str]) -> str:
     """ "did you mean ...? " with the nearest of the options, or nothing if none is near.
 
-    >>> meant("hart", ["heart", "mnist"])
+    >>> suggest("hart", ["heart", "mnist"])
     'did you mean heart? '
     """
     near = difflib.get_close_matches(name.lower(), options, n=2, cutoff=0.55)
@@ -186,15 +186,15 @@ def refuse_unknown(
     for name in given:
         if name not in allowed:
             raise InputError(
-                f"{where}: has no {kind} {name}; {meant(name, allowed)}there are "
+                f"{where}: has no {kind} {name}; {suggest(name, allowed)}there are "
                 f"{', '.join(allowed) or 'none'}"
             )
 
 
-def member(name: str, value: str, allowed: Collection[str]) -> str:
+def require_member(name: str, value: str, allowed: Collection[str]) -> str:
     """One of a closed set of names.
 
-    >>> member("accountant", "exact", ["exact", "rdp"])
+    >>> require_member("accountant", "exact", ["exact", "rdp"])
     'exact'
     """
     if not isinstance(value, str) or value not in allowed:

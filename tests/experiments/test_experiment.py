@@ -2,7 +2,7 @@
 
 import pytest
 
-from pacdp.experiments import prepare, read_experiment
+from pacdp.experiments import prepare_run, read_experiment
 
 TEXT = """
 name = "mine"
@@ -35,7 +35,7 @@ def test_folders_beside_the_file_are_found_from_anywhere(file, tmp_path, monkeyp
     experiment = read_experiment(str(file))
     assert experiment.data.name == str(file.parent / "hospitals")
     assert experiment.offline.proxy == str(file.parent / "public")
-    assert [task.name for task in prepare(experiment).plan.clients] == ["north", "south"]
+    assert [task.name for task in prepare_run(experiment).plan.clients] == ["north", "south"]
 
 
 def test_a_curve_that_is_yet_to_be_made_is_in_nobodys_way(file):
@@ -55,6 +55,6 @@ def test_a_data_set_by_name_is_no_folder(file, monkeypatch):
 def test_a_hot_start_may_come_from_a_folder_of_ones_own(file, monkeypatch):
     monkeypatch.chdir(file.parent)
     changes = ["hot_start.proxy=public", "hot_start.epochs=1"]
-    made = prepare(read_experiment("mine.toml", changes=changes))
+    made = prepare_run(read_experiment("mine.toml", changes=changes))
     assert made.before is not None
     assert "accuracy" in made.before

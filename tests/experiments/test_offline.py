@@ -9,8 +9,8 @@ from pacdp.data import read_folder
 from pacdp.data.proxy import PROXIES, Proxy
 from pacdp.errors import DataError
 from pacdp.experiments import read_experiment
-from pacdp.experiments.offline import setting_for
-from pacdp.experiments.prepare import prepare, read_data
+from pacdp.experiments.offline import make_proxy_task
+from pacdp.experiments.prepare import prepare_run, read_data
 from pacdp.offline import fit_curve
 
 GRID = [
@@ -36,7 +36,7 @@ def test_a_curve_depends_on_no_private_record():
         keys=None,
     )
     other = replace(data, train=train)
-    settings = [setting_for(experiment, read=(part, split)) for part in (data, other)]
+    settings = [make_proxy_task(experiment, read=(part, split)) for part in (data, other)]
     assert settings[0].digest == settings[1].digest
     one, two = (fit_curve(setting, experiment.offline) for setting in settings)
     assert one.coefficients == two.coefficients
@@ -52,12 +52,12 @@ def test_a_proxy_with_a_clients_record_is_refused_before_anything_is_trained(tmp
         f"offline.proxy={tmp_path / 'public'}",
     ]
     experiment = read_experiment("heart", changes=changes)
-    assert setting_for(experiment).proxy.data.name == "public"
+    assert make_proxy_task(experiment).proxy.data.name == "public"
     # One line of a client in the proxy.
     path = tmp_path / "public" / "a.csv"
     path.write_text(path.read_text() + "3,3,1\n")
     with pytest.raises(DataError, match="shares records with private data"):
-        setting_for(experiment)
+        make_proxy_task(experiment)
 
 
 def test_a_hot_start_on_a_clients_record_is_refused(monkeypatch, tmp_path):
@@ -66,4 +66,4 @@ def test_a_hot_start_on_a_clients_record_is_refused(monkeypatch, tmp_path):
     monkeypatch.setitem(PROXIES, str(tmp_path), {"mine": lambda: mine})
     changes = [f"data.name={tmp_path}", "data.options.classes=2", "hot_start.epochs=1"]
     with pytest.raises(DataError, match="shares records with private data"):
-        prepare(read_experiment("heart", changes=changes))
+        prepare_run(read_experiment("heart", changes=changes))

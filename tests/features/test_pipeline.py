@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from pacdp.data import Dataset, Provenance, Records, load_dataset, partition_records
 from pacdp.errors import DataError, InputError
 from pacdp.experiments import read_experiment
-from pacdp.experiments.offline import rehearsal
+from pacdp.experiments.offline import load_selection_data
 from pacdp.features import Features, extract_features, fit_features
 from pacdp.features.synthetic import generate_images
 from pacdp.tasks import Classification
@@ -302,7 +302,7 @@ class TestPrivateRecordsArePrivate:
         ]
         experiment = read_experiment("heart", changes=changes)
         with pytest.raises(DataError, match="shares records with private data"):
-            rehearsal(experiment, data)
+            load_selection_data(experiment, data)
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,16 @@
 
 from functools import cache
 
-from pacdp.experiments import RunResult, prepare, read_experiment
-from pacdp.experiments.execute import execute
+from pacdp.experiments import RunResult, prepare_run, read_experiment
+from pacdp.experiments.execute import simulate_run
 from pacdp.reporting import Comparison
 
 
 @cache
 def run_result(method="pac-dp", seed=0, changes=()):
     experiment = read_experiment("heart-personalised", profile="smoke", changes=list(changes))
-    prepared = prepare(experiment, method=experiment.build_method(method), seed=seed)
-    return RunResult.of(prepared, execute(prepared))
+    prepared = prepare_run(experiment, method=experiment.build_method(method), seed=seed)
+    return RunResult.of(prepared, simulate_run(prepared))
 
 
 def compared(*methods, seeds=2):

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from pacdp.reporting import render_page
-from pacdp.storage import write_whole
+from pacdp.storage import write_atomically
 
 from .runs import compared
 
@@ -45,7 +45,7 @@ def browser(tmp_path_factory):
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "report.html"
-    write_whole(
+    write_atomically(
         path,
         render_page("Heart", compared(*METHODS), commands=["pacdp compare heart-personalised"]),
     )
@@ -206,7 +206,7 @@ def test_without_a_script_everything_is_there(opened, address):
 
 def test_a_script_in_a_name_does_not_run(browser, tmp_path):
     evil = "<img src=x onerror=\"document.title='broken'\"><script>document.title='broken'</script>"
-    write_whole(
+    write_atomically(
         tmp_path / "evil.html",
         render_page(evil, {evil: compared("fixed", seeds=1).groups["fixed"]}, notes=[evil]),
     )

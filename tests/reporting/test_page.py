@@ -13,7 +13,7 @@ from pacdp.reporting.figures.clients import plot_client_epsilon
 from pacdp.reporting.figures.comparison import plot_by_epsilon, plot_scores_by_round
 from pacdp.reporting.figures.svg import render_svg
 from pacdp.reporting.tables import tabulate_clients
-from pacdp.storage import write_whole
+from pacdp.storage import write_atomically
 
 from .runs import compared, renamed, run_result
 
@@ -253,6 +253,6 @@ def test_many_rounds_keep_their_last_one():
 
 
 def test_a_page_is_written_whole(tmp_path):
-    write_whole(tmp_path / "a.html", "ε")
+    write_atomically(tmp_path / "a.html", "ε")
     assert [p.name for p in tmp_path.iterdir()] == ["a.html"]
     assert (tmp_path / "a.html").read_text(encoding="utf-8") == "ε"

@@ -5,7 +5,7 @@ import statistics
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pacdp.tuning.coordinate_search import compared, search
+from pacdp.tuning.coordinate_search import compare_scores, search_coordinates
 
 AXES = {"x": [0, 1, 2, 3], "y": ["a", "b", "c"], "z": [False, True]}
 START = {"x": 1, "y": "b", "z": False}
@@ -27,7 +27,7 @@ def scorer(table, calls=None):
 @given(tables, st.integers(1, 4))
 def test_it_never_ends_worse_than_it_began(table, sweeps):
     score = scorer(table)
-    found = search(AXES, START, score, seeds=SEEDS, sweeps=sweeps)
+    found = search_coordinates(AXES, START, score, seeds=SEEDS, sweeps=sweeps)
     before, after = (statistics.fmean(score(p, SEEDS)) for p in (START, found.point))
     assert after >= before
     assert (after > before) == (found.point != START)
@@ -36,14 +36,14 @@ def test_it_never_ends_worse_than_it_began(table, sweeps):
 @given(tables, st.integers(1, 4))
 def test_no_point_is_trained_twice(table, sweeps):
     calls = []
-    found = search(AXES, START, scorer(table, calls), seeds=SEEDS, sweeps=sweeps)
+    found = search_coordinates(AXES, START, scorer(table, calls), seeds=SEEDS, sweeps=sweeps)
     assert len(calls) == len(set(calls))
     assert found.trainings == len(SEEDS) * len(calls)
 
 
 @given(st.lists(st.integers(-50, 50), min_size=3, max_size=3))
 def test_a_flat_score_moves_nothing(by_seed):
-    found = search(AXES, START, lambda point, seeds: by_seed, seeds=SEEDS, sweeps=3)
+    found = search_coordinates(AXES, START, lambda point, seeds: by_seed, seeds=SEEDS, sweeps=3)
     assert found.point == START
     # One sweep in which nothing moved is enough.
     assert [step.setting for step in found.steps] == list(AXES)
@@ -51,7 +51,7 @@ def test_a_flat_score_moves_nothing(by_seed):
 
 @given(tables)
 def test_every_move_is_larger_than_its_error(table):
-    found = search(AXES, START, scorer(table), seeds=SEEDS, sweeps=3)
+    found = search_coordinates(AXES, START, scorer(table), seeds=SEEDS, sweeps=3)
     for step in found.steps:
         chosen = next(one for one in step.tried if one.value == step.after)
         assert step.after == step.before or chosen.gain > chosen.error
@@ -59,18 +59,20 @@ def test_every_move_is_larger_than_its_error(table):
 
 @given(tables)
 def test_the_same_scores_give_the_same_search(table):
-    first, second = (search(AXES, START, scorer(table), seeds=SEEDS, sweeps=2) for _ in range(2))
+    first, second = (
+        search_coordinates(AXES, START, scorer(table), seeds=SEEDS, sweeps=2) for _ in range(2)
+    )
     assert first == second
 
 
 def test_a_gain_that_one_seed_alone_gives_is_not_believed():
     lucky = {0: [0.0, 0.0, 0.0], 1: [9.0, 0.0, -3.0]}
-    found = search(
+    found = search_coordinates(
         {"x": [0, 1]}, {"x": 0}, lambda point, seeds: lucky[point["x"]], seeds=SEEDS, sweeps=1
     )
     assert found.point == {"x": 0}
 
 
 def test_what_is_compared_with_itself_gains_nothing():
-    standing = compared({"a": [1.0, 2.0], "b": [2.0, 2.0]}, "a")[0]
+    standing = compare_scores({"a": [1.0, 2.0], "b": [2.0, 2.0]}, "a")[0]
     assert (standing.gain, standing.error) == (0.0, 0.0)

@@ -6,14 +6,20 @@ from hypothesis import strategies as st
 
 from pacdp.experiments import read_experiment
 from pacdp.methods import METHODS
-from pacdp.tuning.search_space import applied, axes, changed, changes, middle
+from pacdp.tuning.search_space import (
+    apply_changes,
+    apply_point,
+    point_to_changes,
+    search_axes,
+    starting_point,
+)
 
 HEART = read_experiment("heart", profile="smoke")
 SHIPPED = [name for name, kind in METHODS.items() if kind.__module__.startswith("pacdp.")]
 
 
 def searched(method, experiment=HEART):
-    return axes(experiment, method, clients=[200, 173, 31, 86], most=None)
+    return search_axes(experiment, method, clients=[200, 173, 31, 86], most=None)
 
 
 @given(
@@ -23,8 +29,13 @@ def searched(method, experiment=HEART):
     st.sampled_from([0.1, 4.64, 1000.0]),
 )
 def test_the_distance_is_held_whatever_else_changes(rounds, bound, steps, distance):
-    point = {**middle(searched("fixed")), "rounds": rounds, "bound": bound, "local steps": steps}
-    made = changed(HEART, "fixed", {**point, "distance": distance})
+    point = {
+        **starting_point(searched("fixed")),
+        "rounds": rounds,
+        "bound": bound,
+        "local steps": steps,
+    }
+    made = apply_point(HEART, "fixed", {**point, "distance": distance})
     training, method = made.training, made.build_method("fixed")
     reach = training.optimiser.lr * training.rounds * training.local_steps * method.clipping_bound
     assert reach == pytest.approx(distance, rel=1e-5)
@@ -35,7 +46,7 @@ def test_every_method_can_be_searched_over_every_value(method):
     found = searched(method)
     for name, values in found.items():
         for value in values:
-            changed(HEART, method, {**middle(found), name: value}).build_method(method)
+            apply_point(HEART, method, {**starting_point(found), name: value}).build_method(method)
 
 
 @pytest.mark.parametrize("method", [name for name in SHIPPED if name not in ("pac-dp", "fedavg")])
@@ -47,7 +58,9 @@ def test_rivals_have_the_same_settings_and_values(method):
 
 def test_where_nothing_is_clipped_there_is_no_bound():
     assert set(searched("fixed")) - set(searched("fedavg")) == {"bound"}
-    assert changes("fedavg", middle(searched("fedavg")))["methods"] == {"fedavg": {}}
+    assert point_to_changes("fedavg", starting_point(searched("fedavg")))["methods"] == {
+        "fedavg": {}
+    }
 
 
 def test_a_curve_is_replaced_as_a_whole():
@@ -56,12 +69,12 @@ def test_a_curve_is_replaced_as_a_whole():
         "coefficients": [1.0, 0.3],
         "evidence": {"plan": {"delta": 0.5}},
     }
-    experiment = applied(HEART, {"methods": {"pac-dp": {"curve": other}}})
-    made = changed(experiment, "pac-dp", middle(searched("pac-dp")))
+    experiment = apply_changes(HEART, {"methods": {"pac-dp": {"curve": other}}})
+    made = apply_point(experiment, "pac-dp", starting_point(searched("pac-dp")))
     assert set(made.methods["pac-dp"]["curve"]) == {"family", "coefficients"}
 
 
 def test_settings_that_are_not_searched_stay():
-    experiment = applied(HEART, {"methods": {"cgm-median": {"share": 0.3}}})
-    made = changed(experiment, "cgm-median", middle(searched("cgm-median")))
+    experiment = apply_changes(HEART, {"methods": {"cgm-median": {"share": 0.3}}})
+    made = apply_point(experiment, "cgm-median", starting_point(searched("cgm-median")))
     assert made.methods["cgm-median"]["share"] == 0.3

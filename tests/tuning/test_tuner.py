@@ -9,13 +9,19 @@ import pytest
 from pacdp.data import load_dataset
 from pacdp.data.proxy import Proxy
 from pacdp.errors import DataError, InputError
-from pacdp.experiments import Experiment, prepare, read_experiment
+from pacdp.experiments import Experiment, prepare_run, read_experiment
 from pacdp.experiments import offline as rehearsing
-from pacdp.experiments.execute import execute
+from pacdp.experiments.execute import simulate_run
 from pacdp.experiments.prepare import read_data
 from pacdp.features import PUBLIC_DATA, PublicData, fit_features, load_public_data
-from pacdp.tuning import Tuned, evaluation, overruled, tune, with_plan
-from pacdp.tuning.evaluation import Stage
+from pacdp.tuning import (
+    TunedConfiguration,
+    apply_configuration,
+    evaluation,
+    find_contradiction,
+    tune,
+)
+from pacdp.tuning.evaluation import CandidateEvaluator
 
 # The package has a function of that name.
 module = sys.modules["pacdp.tuning.tuner"]
@@ -33,13 +39,13 @@ def few(*given, **named):
 
 @pytest.fixture(autouse=True)
 def few_values(monkeypatch):
-    monkeypatch.setattr(module, "axes", few)
+    monkeypatch.setattr(module, "search_axes", few)
 
 
 @pytest.fixture(scope="module")
 def found():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "axes", few)
+        patch.setattr(module, "search_axes", few)
         return tune(OWN, seeds=2, sweeps=1)
 
 
@@ -56,7 +62,7 @@ def test_private_records_are_not_looked_at():
 
     changed = replace(dataset, train=others(dataset.train), test=others(dataset.test))
     first, second = (
-        tune(HEART, method="fixed", seeds=2, sweeps=1, stage=Stage((one, split)))
+        tune(HEART, method="fixed", seeds=2, sweeps=1, evaluator=CandidateEvaluator((one, split)))
         for one in (dataset, changed)
     )
     assert first == second
@@ -64,13 +70,13 @@ def test_private_records_are_not_looked_at():
 
 def test_what_is_expected_is_measured_on_fresh_seeds(monkeypatch):
     seen = []
-    whole = Stage.scores
+    whole = CandidateEvaluator.scores
 
     def scores(self, experiment, method, seeds, **more):
         seen.append(tuple(seeds))
         return whole(self, experiment, method, seeds, **more)
 
-    monkeypatch.setattr(Stage, "scores", scores)
+    monkeypatch.setattr(CandidateEvaluator, "scores", scores)
     found = tune(HEART, method="fixed", seeds=2, sweeps=1)
     assert set(seen[:-1]) == {(0, 1)}
     assert seen[-1] == (2, 3) == tuple(found.expected.seeds)
@@ -103,7 +109,7 @@ def test_a_rule_that_loses_where_labels_are_uneven_is_not_taken(monkeypatch):
         good = experiment.server.weights == "inverse-variance"
         return [(0.1 if skew else 0.9) if good else 0.5] * len(seeds)
 
-    monkeypatch.setattr(Stage, "scores", scores)
+    monkeypatch.setattr(CandidateEvaluator, "scores", scores)
     chosen = tune(OWN, method="fixed", seeds=2, sweeps=1).chosen
     assert chosen["weights"] != "inverse-variance"
 
@@ -146,44 +152,44 @@ def test_rivals_get_the_same_effort():
 
 def test_it_reads_back_as_it_was(found, tmp_path):
     found.save(tmp_path / "tuned.json")
-    again = Tuned.load(tmp_path / "tuned.json")
+    again = TunedConfiguration.load(tmp_path / "tuned.json")
     assert again == found
-    assert with_plan(OWN, again) == with_plan(OWN, found)
+    assert apply_configuration(OWN, again) == apply_configuration(OWN, found)
 
 
 def test_a_run_takes_the_plan_and_its_curve(found):
-    experiment = with_plan(OWN, found)
+    experiment = apply_configuration(OWN, found)
     # A curve for another plan would be refused here.
-    prepared = prepare(experiment)
+    prepared = prepare_run(experiment)
     plan = prepared.plan
     assert plan.settings["curve"]["evidence"]["plan"]["training"] == plan.terms["training"]
     assert plan.tuning == found.summary
     assert (plan.rounds, plan.server.weights) == (found.chosen["rounds"], found.chosen["weights"])
-    assert execute(prepared).metrics["accuracy"] > 0
+    assert simulate_run(prepared).metrics["accuracy"] > 0
 
 
 def test_a_schedule_of_ones_own_is_that_of_the_curve():
     own = {"pac-dp": {"schedule": {"kind": "cosine", "hold_fraction": 0.2, "min_factor": 0.5}}}
     experiment = Experiment.model_validate({**HEART.model_dump(exclude_unset=True), "methods": own})
-    made = with_plan(experiment, tune(experiment, seeds=1, sweeps=1))
-    assert prepare(made).plan.settings["schedule"]["hold_fraction"] == 0.2
+    made = apply_configuration(experiment, tune(experiment, seeds=1, sweeps=1))
+    assert prepare_run(made).plan.settings["schedule"]["hold_fraction"] == 0.2
 
 
 def test_what_it_is_not_for_is_refused(found, tmp_path):
     with pytest.raises(InputError, match=r"was made for heart-personalised, must be for heart"):
-        with_plan(HEART, found)
+        apply_configuration(HEART, found)
     with pytest.raises(InputError, match=r"seeds = 0"):
         tune(HEART, seeds=0)
     with pytest.raises(InputError, match=r"did you mean fixed"):
         tune(HEART, method="fixd")
     wrong = found.model_copy(update={"changes": {"training": {"rounds": -1}}})
     with pytest.raises(DataError, match=r"training\.rounds = -1"):
-        with_plan(OWN, wrong)
+        apply_configuration(OWN, wrong)
     (tmp_path / "cut.json").write_text(found.model_dump_json()[:-40])
     with pytest.raises(DataError, match=r"is no plan of pacdp tune"):
-        Tuned.load(tmp_path / "cut.json")
-    assert overruled(found, ["training={rounds=3, cap=0.9}"]) is not None
-    assert overruled(found, ["privacy.epsilon=3.0", "training.cap=0.9"]) is None
+        TunedConfiguration.load(tmp_path / "cut.json")
+    assert find_contradiction(found, ["training={rounds=3, cap=0.9}"]) is not None
+    assert find_contradiction(found, ["privacy.epsilon=3.0", "training.cap=0.9"]) is None
 
 
 @pytest.fixture
@@ -243,7 +249,7 @@ def test_public_records_train_or_judge_but_never_both(small_pool, monkeypatch):
     assert found.proxy["representation"] == "for the search"
     assert found.proxy["representation_sha256"] == small_pool.selection_training.train.digest
     # The run itself learns from the records that are meant for it.
-    final = with_plan(experiment, found)
+    final = apply_configuration(experiment, found)
     assert fit_features(final.representation, (1, 28, 28)).provenance["records"] == "for the run"
     assert found.track == "public"
 
@@ -258,13 +264,13 @@ def test_a_representation_says_how_far_it_is(small_pool):
 def test_few_records_are_dealt_out_unevenly_in_shards():
     """Twenty clients of three records each: Dirichlet(0.1) would leave some without any."""
     many = clouds(records=90, clients=20)
-    stage = Stage(read_data(many.data, seed=0))
-    setting = stage.proxy_task(many, skew=0.1, seeds=range(2))
+    evaluator = CandidateEvaluator(read_data(many.data, seed=0))
+    setting = evaluator.proxy_task(many, skew=0.1, seeds=range(2))
     assert setting.partition == "shards"
     assert all(len(own) for own in setting.records(0)[1].indices)
     fewer = clouds(records=90, clients=2)
-    stage = Stage(read_data(fewer.data, seed=0))
-    assert stage.proxy_task(fewer, skew=0.1, seeds=range(2)).partition == "dirichlet"
+    evaluator = CandidateEvaluator(read_data(fewer.data, seed=0))
+    assert evaluator.proxy_task(fewer, skew=0.1, seeds=range(2)).partition == "dirichlet"
 
 
 def test_what_two_methods_share_is_trained_once_and_the_same(monkeypatch):
@@ -278,11 +284,11 @@ def test_what_two_methods_share_is_trained_once_and_the_same(monkeypatch):
 
     monkeypatch.setattr(evaluation, "score_plans", score_plans)
     read = read_data(OWN.data, seed=0)
-    shared = Stage(read)
+    shared = CandidateEvaluator(read)
     alone = {name: tune(OWN, method=name, seeds=2, sweeps=1) for name in ("pac-dp", "fixed")}
     before = len(trained)
     together = {
-        name: tune(OWN, method=name, seeds=2, sweeps=1, stage=shared)
+        name: tune(OWN, method=name, seeds=2, sweeps=1, evaluator=shared)
         for name in ("pac-dp", "fixed")
     }
     assert together == alone
@@ -292,14 +298,14 @@ def test_what_two_methods_share_is_trained_once_and_the_same(monkeypatch):
 
 def test_other_budgets_and_more_seeds_on_one_stage_choose_as_alone():
     other = OWN.model_copy(update={"privacy": HEART.privacy})
-    shared = Stage(read_data(OWN.data, seed=0))
+    shared = CandidateEvaluator(read_data(OWN.data, seed=0))
     for experiment, seeds in ((OWN, 1), (other, 1), (OWN, 2)):
         alone = tune(experiment, method="fixed", seeds=seeds, sweeps=1)
-        assert tune(experiment, method="fixed", seeds=seeds, sweeps=1, stage=shared) == alone
+        assert tune(experiment, method="fixed", seeds=seeds, sweeps=1, evaluator=shared) == alone
 
 
 def test_labels_are_dealt_out_so_that_every_seed_can_be():
-    shared = Stage(read_data(OWN.data, seed=0))
+    shared = CandidateEvaluator(read_data(OWN.data, seed=0))
     few_seeds = shared.proxy_task(OWN, skew=0.1, seeds=[0])
     assert shared.proxy_task(OWN, skew=0.1, seeds=[0]) is few_seeds
     assert shared.proxy_task(OWN, skew=0.1, seeds=range(8)) is not few_seeds
@@ -307,8 +313,8 @@ def test_labels_are_dealt_out_so_that_every_seed_can_be():
 
 def test_another_bound_is_another_training():
     read = read_data(HEART.data, seed=0)
-    shared = Stage(read)
+    shared = CandidateEvaluator(read)
     methods = [HEART.build_method("fixed", {"clipping_bound": bound}) for bound in (0.01, 5.0)]
     scores = [shared.scores(HEART, method, [0, 1]) for method in methods]
     assert scores[0] != scores[1]
-    assert scores == [Stage(read).scores(HEART, method, [0, 1]) for method in methods]
+    assert scores == [CandidateEvaluator(read).scores(HEART, method, [0, 1]) for method in methods]

@@ -114,7 +114,7 @@ def eval_command(
         (
             f"{value:g}{'' if low <= value <= high else ' (clamped to the domain)'}",
             f"{curve(value):.4g}",
-            formatting.score(curve.expected_score(value), metric),
+            formatting.format_score(curve.expected_score(value), metric),
         )
         for value in epsilon
     ]
@@ -164,7 +164,7 @@ def compare_command(
             (
                 *(Path(file).name, Path(other).name, f"{loss.epsilon:.3g}"),
                 *(f"{loss.bound:.3g}", f"{loss.own:.3g}"),
-                formatting.score(loss.lost, curves[other].evidence.metric),
+                formatting.format_score(loss.lost, curves[other].evidence.metric),
             )
             for file, other, loss in losses
         ],
@@ -175,7 +175,7 @@ def _title(curve: "Curve") -> str:
     plan = curve.evidence.plan
     if not plan:
         return f"{curve.family}, of unknown origin"
-    return f"ε at {formatting.terms(plan['delta'], plan['adjacency'], curve.evidence.unit)}"
+    return f"ε at {formatting.format_terms(plan['delta'], plan['adjacency'], curve.evidence.unit)}"
 
 
 def _summarise(curve: "Curve") -> dict[str, Any]:
@@ -209,7 +209,7 @@ def _print_curve(curve: "Curve") -> None:
     if evidence.outliers:
         rows["left out"] = ", ".join(f"ε = {value:.3g}" for value in evidence.outliers)
     for other in evidence.rates:
-        mean = formatting.score(sum(other.scores) / len(other.scores), metric)
+        mean = formatting.format_score(sum(other.scores) / len(other.scores), metric)
         low, high = min(other.product), max(other.product)
         rows[f"lr {other.lr:g}"] = f"lr·C* {low:.3g} to {high:.3g}, mean {metric} {mean}"
     results = list(
@@ -227,7 +227,7 @@ def _print_curve(curve: "Curve") -> None:
             (
                 *(f"{budget:.3g}", f"{choice.bound:.3g}"),
                 *(f"{choice.low:.2g} to {choice.high:.2g}", f"{curve(budget):.3g}"),
-                formatting.score(expected, metric),
+                formatting.format_score(expected, metric),
                 f"{percent * lost.regret:.2f} ± {percent * lost.standard_error:.2f}",
             )
             for budget, choice, expected, lost in results

@@ -63,9 +63,9 @@ def get(
 ) -> None:
     """Bring a data set here, verified. An interrupted download goes on where it stopped."""
     from pacdp.data import data_folder, fetch
-    from pacdp.validation import member
+    from pacdp.validation import require_member
 
-    member("--via", via, VIA)
+    require_member("--via", via, VIA)
     files = _files(name)
     if files is None:
         typer.echo(f"{name}: is built in, nothing to get")

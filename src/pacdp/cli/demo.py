@@ -34,14 +34,14 @@ def demo_command(
     runs = [(method, seed) for method in demo.METHODS for seed in range(demo.SEEDS)]
     groups: dict[str, list[RunResult]] = {method: [] for method in demo.METHODS}
     first: Result | None = None
-    made = demo.experiment()
+    made = demo.load_demo_experiment()
     with show_progress() as progress:
-        curve = demo.fit(made, progress)
-        ready = demo.prepared(made, curve, "pac-dp", 0)
+        curve = demo.fit_demo_curve(made, progress)
+        ready = demo.prepare_method(made, curve, "pac-dp", 0)
         ledgers = demo.open_ledgers(folder, ready.plan)
         for number, (method, seed) in enumerate(runs):
             progress("training", number, len(runs), f"{method}, seed {seed}")
-            prepared = ready if first is None else demo.prepared(made, curve, method, seed)
+            prepared = ready if first is None else demo.prepare_method(made, curve, method, seed)
             # One run draws on real ledgers, in files; the others keep their books in memory.
             result = demo.train(prepared, ledgers if first is None else None)
             first = first or result
@@ -66,7 +66,7 @@ def demo_command(
             method,
             demo.METHODS[method],
             format_stats(comparison.final_stats(method), "accuracy"),
-            formatting.least_middle_most(spent) if spent else "none",
+            formatting.format_min_median_max(spent) if spent else "none",
         )
     table.caption = (
         "The largest hospital holds the largest budget here, and all methods weigh clients by "
@@ -76,7 +76,7 @@ def demo_command(
     table.add_row(
         "chance",
         "always the most frequent diagnosis",
-        formatting.score(comparison.chance, "accuracy"),
+        formatting.format_score(comparison.chance, "accuracy"),
     )
     console.print(table)
 
@@ -94,10 +94,10 @@ def demo_command(
         )
     console.print(table)
     console.print("One round more is refused by the client itself:", style="bold")
-    console.print(demo.refusal(ready, first, ledgers), highlight=False)
+    console.print(demo.request_extra_round(ready, first, ledgers), highlight=False)
     picture, report = out / "demo.png", out / "report.html"
     demo.draw_figure(comparison).savefig(picture, dpi=150)
-    demo.write_report(report, comparison, curve, made.description)
+    demo.write_demo_report(report, comparison, curve, made.description)
     console.print(
         f"\nLedgers: {folder}\nPicture: {picture}\nReport:  {report}",
         highlight=False,

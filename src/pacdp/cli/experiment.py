@@ -159,7 +159,7 @@ def _print_comparison(comparison: "Comparison", plans: dict[str, str]) -> None:
     seeds = len(next(iter(groups.values())))
     table = Table(
         title=f"{plan.data}, {seeds} seeds; {terms(plan.privacy, plan.unit)}",
-        caption=None if chance is None else f"chance: {formatting.score(chance, metric)}",
+        caption=None if chance is None else f"chance: {formatting.format_score(chance, metric)}",
     )
     table.add_column("method", no_wrap=True)
     table.add_column("plan")
@@ -170,9 +170,9 @@ def _print_comparison(comparison: "Comparison", plans: dict[str, str]) -> None:
         table.add_row(
             label,
             plans[label],
-            formatting.mean_and_deviation(stats.mean, stats.deviation, metric),
-            formatting.least_middle_most(collect_epsilons(group, "epsilon_budget")),
-            formatting.least_middle_most(collect_epsilons(group, "epsilon_spent")),
+            formatting.format_mean_deviation(stats.mean, stats.deviation, metric),
+            formatting.format_min_median_max(collect_epsilons(group, "epsilon_budget")),
+            formatting.format_min_median_max(collect_epsilons(group, "epsilon_spent")),
             str(sum(client.refused for run in group for client in run.clients)),
         )
     Console().print(table)

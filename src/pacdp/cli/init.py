@@ -16,14 +16,14 @@ def init_command(
     data: Annotated[str, typer.Option(help="A data set's name, or one's own folder.")] = "heart",
 ) -> None:
     """Write a commented experiment, and a JSON Schema for editors beside it."""
-    from pacdp.experiments.template import SCHEMA, schema, template
+    from pacdp.experiments.template import SCHEMA, make_schema, render_template
 
     beside = path.with_name(SCHEMA)
-    described = json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
+    described = json.dumps(make_schema(), indent=2, ensure_ascii=False) + "\n"
     if path.exists():
         raise InputError(f"{path}: exists already, and is not touched")
     if beside.exists() and beside.read_text() != described:
         raise InputError(f"{beside}: exists already and is another one, and is not touched")
-    path.write_text(template(path.stem, data))
+    path.write_text(render_template(path.stem, data))
     beside.write_text(described)
     typer.echo(f"{path}: try it with: pacdp plan {path}")

@@ -41,9 +41,9 @@ def create(
 ) -> None:
     """Make a new ledger with its budget. An existing file is never touched."""
     from pacdp.privacy import Adjacency, Guarantee, SQLiteLedger
-    from pacdp.validation import positive, single
+    from pacdp.validation import require_positive, require_scalar
 
-    epsilon = single("epsilon", positive("epsilon", epsilon))
+    epsilon = require_scalar("epsilon", require_positive("epsilon", epsilon))
     budget = Guarantee(
         epsilon=epsilon, delta=delta, adjacency=Adjacency.parse(adjacency), unit=unit
     )
@@ -87,9 +87,9 @@ def export(
     ] = "json",
 ) -> None:
     """Print every entry, for an auditor."""
-    from pacdp.validation import member
+    from pacdp.validation import require_member
 
-    member("--format", form, ("json", "csv"))
+    require_member("--format", form, ("json", "csv"))
     entries = [entry.to_dict() for entry in _open(path).entries]
     if form == "csv":
         writer = csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n")

@@ -125,13 +125,13 @@ def loading(plan: str, profile: str | None, changes: Sequence[str] | None) -> di
 
 def configurations(files: Sequence[str], methods: Sequence[str]) -> dict[str, str]:
     """Which method has which file of a tuned configuration; the others run as published."""
-    from pacdp.tuning import Tuned
+    from pacdp.tuning import TunedConfiguration
 
     found: dict[str, str] = {}
     for file in files:
         if file == PUBLISHED:
             continue
-        method = Tuned.load(Path(file)).method
+        method = TunedConfiguration.load(Path(file)).method
         if method not in methods:
             raise InputError(f"--configuration {file}: is for {method}, must be among --methods")
         if method in found:
@@ -155,9 +155,9 @@ def device(name: str) -> str:
 
 def picture(path: Path) -> Path:
     """A path for a new picture, of a kind that can be drawn."""
-    from pacdp.validation import member
+    from pacdp.validation import require_member
 
-    member("--out, its ending", path.suffix, (".png", ".svg", ".pdf"))
+    require_member("--out, its ending", path.suffix, (".png", ".svg", ".pdf"))
     return new_file(path)
 
 

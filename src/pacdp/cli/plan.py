@@ -64,7 +64,9 @@ def plan_command(
             **_spending(made),
             "server": f"{made.server.optimiser}, weights by {made.server.weights}",
             "bytes a round": f"{price.bytes_per_round:,} up and down",
-            "local steps": f"{price.steps:,}, about {formatting.duration(price.seconds)} on a core",
+            "local steps": (
+                f"{price.steps:,}, about {formatting.format_duration(price.seconds)} on a core"
+            ),
         }
     )
     table = Table(
@@ -84,7 +86,7 @@ def plan_command(
             continue
         client, guarantee = made.clients[number], made.planned_guarantee(number)
         first, last = (
-            formatting.number(chosen.bound(client.epsilon, round=t, rounds=made.rounds))
+            formatting.format_number(chosen.bound(client.epsilon, round=t, rounds=made.rounds))
             if chosen.private
             else "-"
             for t in (0, made.rounds - 1)
@@ -92,12 +94,12 @@ def plan_command(
         table.add_row(
             client.name,
             str(client.records),
-            formatting.number(client.budget),
-            formatting.number(None if guarantee is None else guarantee.epsilon),
+            formatting.format_number(client.budget),
+            formatting.format_number(None if guarantee is None else guarantee.epsilon),
             str(client.releases) if guarantee else "-",
-            formatting.number(client.noise_multiplier),
+            formatting.format_number(client.noise_multiplier),
             *(first, last),
-            formatting.number(price.signal_to_noise[number]),
+            formatting.format_number(price.signal_to_noise[number]),
         )
     Console().print(table)
 

@@ -25,7 +25,7 @@ def print_result(result: "RunResult") -> None:
     metric = result.plan.task.metric
     if result.before_private_data is not None:
         before = result.before_private_data.get(metric)
-        shown = f"{before:.1%}" if metric == "accuracy" else formatting.number(before, 4)
+        shown = f"{before:.1%}" if metric == "accuracy" else formatting.format_number(before, 4)
         rows["before"] = f"{shown} before any private data"
     if result.accuracy is not None:
         # Only for the headline metric of a task is there a baseline.
@@ -40,13 +40,13 @@ def print_result(result: "RunResult") -> None:
         if name != "accuracy"
     }
     for name, field in (("planned", "epsilon_planned"), ("realised", "epsilon_spent")):
-        rows[f"ε {name}"] = formatting.least_middle_most(collect_epsilons([result], field))
+        rows[f"ε {name}"] = formatting.format_min_median_max(collect_epsilons([result], field))
     if len(result.accuracy_by_budget) > 1:
         rows["by budget"] = ", ".join(
             f"ε = {budget:g}: {accuracy:.1%}"
             for budget, accuracy in result.accuracy_by_budget.items()
         )
-    rows["rounds"] = f"{result.rounds} in {formatting.duration(result.seconds)}"
+    rows["rounds"] = f"{result.rounds} in {formatting.format_duration(result.seconds)}"
     print_rows(rows)
     if len(result.clients) > 20:
         return
@@ -56,10 +56,10 @@ def print_result(result: "RunResult") -> None:
         table.add_column(heading, justify="right")
     for client in result.clients:
         table.add_row(
-            *(client.name, str(client.records), formatting.number(client.epsilon_budget)),
+            *(client.name, str(client.records), formatting.format_number(client.epsilon_budget)),
             "-" if client.epsilon_spent is None else f"{client.epsilon_spent:.6g}",
             str(client.releases),
-            *(formatting.number(client.noise_multiplier), str(client.refused)),
+            *(formatting.format_number(client.noise_multiplier), str(client.refused)),
             "-" if client.accuracy is None else f"{client.accuracy:.1%}",
         )
     Console().print(table)
@@ -73,10 +73,10 @@ def plan(tuning: "Mapping[str, Any] | None") -> str:
     """
     if tuning is None:
         return "published"
-    from pacdp.tuning import Promised
+    from pacdp.tuning import PrivacyTerms
 
     promised = tuning.get("privacy")
-    terms = "" if promised is None else f" ({Promised.model_validate(promised)})"
+    terms = "" if promised is None else f" ({PrivacyTerms.model_validate(promised)})"
     said = f"{expected(tuning['expected'])} expected there{terms}"
     return f"tuned on {tuning['proxy']['name']}: {said}"
 
@@ -87,7 +87,7 @@ def expected(found: "Mapping[str, Any]") -> str:
     >>> expected({"metric": "accuracy", "mean": 0.9, "deviation": 0.02, "seeds": [5, 6]})
     '90.0 ± 2.0 %'
     """
-    return formatting.mean_and_deviation(found["mean"], found["deviation"], found["metric"])
+    return formatting.format_mean_deviation(found["mean"], found["deviation"], found["metric"])
 
 
 def representation(plan: "Plan") -> str:
@@ -104,7 +104,7 @@ def representation(plan: "Plan") -> str:
 def terms(privacy: Any, unit: str) -> str:
     """What every ε of a table stands for."""
     scope = "" if privacy.scope == "total" else ", budget per release"
-    return f"ε at {formatting.terms(privacy.delta, privacy.adjacency, unit)}{scope}"
+    return f"ε at {formatting.format_terms(privacy.delta, privacy.adjacency, unit)}{scope}"
 
 
 def settings(settings: dict[str, Any]) -> str:

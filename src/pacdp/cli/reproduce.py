@@ -30,23 +30,23 @@ def reproduce_command(
     ] = None,
 ) -> None:
     """Run the paper's experiments: tables, figures and reports, with guarantees that are true."""
-    from pacdp.paper.studies.artifact_store import Shelf
-    from pacdp.paper.studies.reproduce import portions, reproduce
+    from pacdp.paper.studies.artifact_store import ArtifactStore
+    from pacdp.paper.studies.reproduce import list_work, reproduce
     from pacdp.paper.studies.results import copy_results, write_results
-    from pacdp.paper.studies.study import read_study, studies
-    from pacdp.validation import count
+    from pacdp.paper.studies.study import list_studies, read_study
+    from pacdp.validation import require_count
 
     if names == ["list"]:
-        for name in studies():
+        for name in list_studies():
             typer.echo(f"{name:24}{read_study(name, profile='desk').title}")
         return
     if docs is not None and not docs.is_dir():
         raise InputError(f"--docs {docs}: is no folder")
-    chosen = studies() if "all" in names else list(dict.fromkeys(names))
+    chosen = list_studies() if "all" in names else list(dict.fromkeys(names))
     wanted = [read_study(name, profile=profile) for name in chosen]
-    count("--jobs", jobs)
-    shelf = Shelf(out, profile=profile, resume=resume)
-    steps = sum(one.steps for study in wanted for one in portions(study))
+    require_count("--jobs", jobs)
+    store = ArtifactStore(out, profile=profile, resume=resume)
+    steps = sum(one.steps for study in wanted for one in list_work(study))
     done = 0
     with show_progress() as progress:
 
@@ -55,10 +55,10 @@ def reproduce_command(
             done += advance
             progress("reproducing", done, steps, words)
 
-        reproduce(wanted, shelf, jobs=jobs, observe=observe)
-    page = write_results(shelf, studies())
+        reproduce(wanted, store, jobs=jobs, observe=observe)
+    page = write_results(store, list_studies())
     if docs is not None:
-        copy_results(shelf, docs)
+        copy_results(store, docs)
     for study in wanted:
         report = out / "reports" / f"{study.name}.html"
         typer.echo(f"{study.name:24}{report if report.is_file() else ''}")

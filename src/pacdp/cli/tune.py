@@ -15,7 +15,7 @@ from pacdp.cli.output import print_json, print_rows
 from pacdp.cli.progress import show_progress
 
 if TYPE_CHECKING:
-    from pacdp.tuning import Tuned
+    from pacdp.tuning import TunedConfiguration
 
 
 def tune_command(
@@ -34,11 +34,11 @@ def tune_command(
 ) -> None:
     """Choose a method's hyperparameters, its curve F and the weights of clients on public data."""
     from pacdp import api
-    from pacdp.validation import count
+    from pacdp.validation import require_count
 
     options.new_file(out)
-    count("--seeds", seeds)
-    count("--sweeps", sweeps)
+    require_count("--seeds", seeds)
+    require_count("--sweeps", sweeps)
     with show_progress() as progress:
         found = api.tune(
             name,
@@ -65,7 +65,7 @@ def tune_command(
     typer.echo(f"configuration: {out}\nuse it: {shlex.join(command)}")
 
 
-def _print(found: "Tuned") -> None:
+def _print(found: "TunedConfiguration") -> None:
     table = Table(
         title=f"{found.experiment}, {found.method}: chosen on public data",
         caption="gain ± its standard error, over what stood before the last move, seed by seed; "
@@ -93,7 +93,7 @@ def _print(found: "Tuned") -> None:
     print_rows(rows | {"track": found.track})
 
 
-def _by_setting(found: "Tuned") -> dict[str, list[Mapping[str, Any]]]:
+def _by_setting(found: "TunedConfiguration") -> dict[str, list[Mapping[str, Any]]]:
     """The steps of each setting, one after the other."""
     made: dict[str, list[Mapping[str, Any]]] = {}
     for step in found.why:
@@ -107,7 +107,7 @@ def _value(value: Any) -> str:
     return f"{value:g}" if isinstance(value, int | float) else str(value)
 
 
-def _gain(found: "Tuned", steps: list[Mapping[str, Any]]) -> str:
+def _gain(found: "TunedConfiguration", steps: list[Mapping[str, Any]]) -> str:
     """What the last move of a setting gained; nothing where it never moved."""
     moves = [
         (step, one)

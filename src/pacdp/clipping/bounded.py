@@ -23,7 +23,7 @@ from pacdp.clipping.numerics import (
 )
 from pacdp.errors import InputError
 from pacdp.privacy import Adjacency, Release
-from pacdp.validation import positive_number
+from pacdp.validation import require_positive_number
 
 Tensors = dict[str, Tensor]
 
@@ -54,7 +54,7 @@ class Bounded:
         """
         relative = self.sensitivity / self.bound
         return Release(
-            noise_multiplier=positive_number("z", z) * relative,
+            noise_multiplier=require_positive_number("z", z) * relative,
             sensitivity=relative,
             adjacency=self.adjacency,
             unit=self.unit,
@@ -83,7 +83,7 @@ def release(value: Bounded, *, z: float, divisor: float, noise: NoiseSource) -> 
     >>> release(value, z=3.0, divisor=10, noise=noise)["w"].shape
     torch.Size([2])
     """
-    divisor = positive_number("divisor", divisor)
+    divisor = require_positive_number("divisor", divisor)
     if not value.values:
         raise InputError("value: is used up, it has been released before")
     coordinates = sum(tensor.numel() for tensor in value.values.values())

@@ -22,7 +22,7 @@ def sample_coins(
     >>> sample_coins(3, 1.0)
     array([ True,  True,  True])
     """
-    probability = float(validation.single("rate", validation.rate("rate", rate)))
+    probability = float(validation.require_scalar("rate", validation.require_rate("rate", rate)))
     if count < 0:
         raise InputError(f"count = {count}: must be a whole number >= 0")
     numerator, denominator = probability.as_integer_ratio()

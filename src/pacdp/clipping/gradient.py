@@ -27,7 +27,7 @@ from pacdp.clipping.sequential import SequentialModel, as_sequential, is_modifie
 from pacdp.clipping.strategies import Strategy
 from pacdp.errors import InputError
 from pacdp.privacy import Adjacency
-from pacdp.validation import count, word
+from pacdp.validation import require_count, require_name
 
 
 class ClippedGradient:
@@ -67,8 +67,10 @@ class ClippedGradient:
         self.module = module
         self.loss = loss
         self.adjacency = Adjacency.parse(adjacency)
-        self.unit = word("unit", unit)
-        self.microbatch = None if microbatch is None else int(count("microbatch", microbatch))
+        self.unit = require_name("unit", unit)
+        self.microbatch = (
+            None if microbatch is None else int(require_count("microbatch", microbatch))
+        )
         self._inspect()
 
     def __call__(

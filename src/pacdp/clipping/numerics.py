@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pacdp.clipping.rounded_gaussian import SMALLEST_SCALE
 from pacdp.errors import InputError
-from pacdp.validation import FloatArray, positive_number
+from pacdp.validation import FloatArray, require_positive_number
 
 # One model's number, or one for each model of a stack.
 Bound = TypeVar("Bound", float, Tensor)
@@ -50,7 +50,7 @@ def check_clipping_bound(name: str, value: float) -> float:
     >>> check_clipping_bound("clipping_bound", 0.5)
     0.5
     """
-    bound = positive_number(name, value)
+    bound = require_positive_number(name, value)
     if not SMALLEST_BOUND <= bound <= LARGEST_BOUND:
         raise InputError(
             f"{name} = {bound:g}: must be a number from {SMALLEST_BOUND:g} to {LARGEST_BOUND:g}"
@@ -261,7 +261,7 @@ def check_noise(z: float, coordinates: int) -> float:
     ...
     pacdp.errors.InputError: z = 1e+10: is too much noise for 11000000 coordinates ...
     """
-    z = positive_number("z", z)
+    z = require_positive_number("z", z)
     # σ is z·S, and a grid step is at most 2⁻¹⁰·S/√d and more than half of that.
     unit = GRID_ERROR / math.sqrt(max(coordinates, 1))
     largest, smallest = LARGEST_MULTIPLE * unit / (2 * TAIL), SMALLEST_SCALE * unit

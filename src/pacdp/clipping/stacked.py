@@ -28,7 +28,7 @@ from pacdp.clipping.numerics import (
 from pacdp.clipping.sequential import Parameters, as_sequential
 from pacdp.errors import InputError
 from pacdp.privacy import Adjacency
-from pacdp.validation import FloatArray, positive
+from pacdp.validation import FloatArray, require_positive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +101,7 @@ class StackedGradient:
         examples) marks real examples where batches are unequal and padded.
         """
         models = len(inputs)
-        bounds = positive("clipping_bounds", clipping_bounds)
+        bounds = require_positive("clipping_bounds", clipping_bounds)
         if bounds.shape not in ((), (models,)):
             raise InputError(
                 f"clipping_bounds: has shape {bounds.shape}, must be one or {models} numbers"

@@ -19,12 +19,16 @@ import numpy as np
 from pydantic import ValidationError, model_validator
 from scipy.interpolate import PchipInterpolator
 
-from pacdp.arithmetic import refuse_other_arithmetic, stamped, without_stamp
-from pacdp.config import Settings, explain
+from pacdp.arithmetic import (
+    add_arithmetic_version,
+    refuse_other_arithmetic,
+    remove_arithmetic_version,
+)
+from pacdp.config import Settings, explain_validation_error
 from pacdp.curve.evidence import CurveEvidence, Family
 from pacdp.errors import DataError, InputError
-from pacdp.storage import write_whole
-from pacdp.validation import positive_number
+from pacdp.storage import write_atomically
+from pacdp.validation import require_positive_number
 
 
 class Curve(Settings):
@@ -77,7 +81,7 @@ class Curve(Settings):
     def __call__(self, epsilon: float) -> float:
         """Return the clipping bound for a budget; outside the domain, that of its nearest end."""
         low, high = self.domain
-        inside = min(max(positive_number("epsilon", epsilon), low), high)
+        inside = min(max(require_positive_number("epsilon", epsilon), low), high)
         return _evaluate_once(self.family, self.coefficients, inside)
 
     def expected_score(self, epsilon: float) -> float | None:
@@ -89,7 +93,7 @@ class Curve(Settings):
         if not self.evidence.expected:
             return None
         budgets = [math.log(budget) for budget in self.evidence.budgets]
-        at = math.log(positive_number("epsilon", epsilon))
+        at = math.log(require_positive_number("epsilon", epsilon))
         return float(np.interp(at, budgets, self.evidence.expected))
 
     def require_evidence(self) -> CurveEvidence:
@@ -107,21 +111,23 @@ class Curve(Settings):
     def save(self, path: Path) -> None:
         """Write the curve as JSON with a checksum of its content."""
         content = self._file_content()
-        write_whole(path, json.dumps({**content, "sha256": _checksum(content)}, indent=2) + "\n")
+        write_atomically(
+            path, json.dumps({**content, "sha256": _checksum(content)}, indent=2) + "\n"
+        )
 
     def _file_content(self) -> dict[str, Any]:
         content = self.model_dump(mode="json")
         # Only a fitted curve depends on how a release is computed.
-        return stamped(content) if content["evidence"] else content
+        return add_arithmetic_version(content) if content["evidence"] else content
 
     @classmethod
     def load(
-        cls, path: Path, *, anew: str = "pacdp fit EXPERIMENT --out FILE makes a new one"
+        cls, path: Path, *, advice: str = "pacdp fit EXPERIMENT --out FILE makes a new one"
     ) -> "Curve":
         """Read a file written by :meth:`save`.
 
-        A modified file is refused, and so is a fit of another version; ``anew`` is then the advice
-        in the message.
+        A modified file is refused, and so is a fit of another version; ``advice`` ends that
+        message.
 
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp()) / "curve.json"
@@ -131,11 +137,13 @@ class Curve(Settings):
         """
         try:
             content = json.loads(path.read_text())
-            refuse_other_arithmetic(path, content, mark="evidence", anew=anew)
+            refuse_other_arithmetic(path, content, mark="evidence", advice=advice)
             checksum = content.pop("sha256")
-            curve = cls.model_validate(without_stamp(content))
+            curve = cls.model_validate(remove_arithmetic_version(content))
         except ValidationError as error:
-            raise DataError(f"{path}: is no curve ({explain(error, cls)})") from error
+            raise DataError(
+                f"{path}: is no curve ({explain_validation_error(error, cls)})"
+            ) from error
         except (ValueError, KeyError, AttributeError, TypeError) as error:
             raise DataError(f"{path}: is no curve ({error})") from error
         if checksum != _checksum(curve._file_content()):

@@ -17,7 +17,7 @@ from scipy.stats import iqr, theilslopes
 from pacdp.curve.curve import Curve
 from pacdp.curve.evidence import Family, FamilyFit
 from pacdp.errors import InputError
-from pacdp.validation import FloatArray, member, positive, together
+from pacdp.validation import FloatArray, broadcast_together, require_member, require_positive
 
 # Lower limit for the standard error of ln C, whatever the selection claims.
 _MIN_SPREAD = 0.02
@@ -50,13 +50,13 @@ def fit_curve_families(
     >>> fitted.curve.family, [round(value, 3) for value in fitted.curve.coefficients]
     ('power', [0.4, 0.301])
     """
-    epsilon, bound, spread = together(
-        budgets=positive("budgets", budgets),
-        bounds=positive("bounds", bounds),
+    epsilon, bound, spread = broadcast_together(
+        budgets=require_positive("budgets", budgets),
+        bounds=require_positive("bounds", bounds),
         spreads=np.asarray(spreads, float),
     )
     if family is not None:
-        member("family", family, get_args(Family))
+        require_member("family", family, get_args(Family))
     if epsilon.ndim != 1 or len(epsilon) < 4 or np.any(np.diff(epsilon) <= 0):
         raise InputError("budgets: must be at least four, rising")
     outliers = _find_outliers(epsilon, bound)

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pacdp.curve.evidence import Rule, ThresholdChoice
 from pacdp.errors import InputError
-from pacdp.validation import FloatArray, positive
+from pacdp.validation import FloatArray, require_positive
 
 # Points of ln C per grid step at which the smoothed response is evaluated.
 _POINTS_PER_STEP = 20
@@ -40,7 +40,7 @@ def select_threshold(
     0.4
     """
     table = np.atleast_2d(np.asarray(scores, float))
-    grid = positive("bounds", bounds)
+    grid = require_positive("bounds", bounds)
     if grid.ndim != 1 or len(grid) < 3 or np.any(np.diff(grid) <= 0):
         raise InputError("bounds: must be at least three, rising")
     if table.ndim != 2 or table.shape[1] != len(grid) or not np.isfinite(table).all():
@@ -95,7 +95,7 @@ def estimate_score(scores: ArrayLike, bounds: ArrayLike, *, at: float) -> float:
     >>> round(estimate_score([[0.5, 0.7, 0.8, 0.7]], [0.1, 0.2, 0.4, 0.8], at=0.4), 2)
     0.79
     """
-    logs = np.log(positive("bounds", bounds))
+    logs = np.log(require_positive("bounds", bounds))
     point = np.clip(np.log(at), logs[0], logs[-1])
     mean = np.atleast_2d(np.asarray(scores, float)).mean(0)
     estimate = float((smoothing_matrix(logs, np.array([point])) @ mean)[0])

@@ -20,7 +20,7 @@ from pacdp.data.records import (
 from pacdp.data.sources import generated_provenance, published_provenance
 from pacdp.errors import InputError
 from pacdp.tasks import Classification
-from pacdp.validation import count, positive_number
+from pacdp.validation import require_count, require_positive_number
 
 TEST_SHARE = 0.2
 
@@ -88,12 +88,12 @@ def generate_synthetic(
     >>> generate_synthetic(shape=[3, 8, 8], classes=10).shape
     (3, 8, 8)
     """
-    size = int(count("records", records))
-    sides = [int(count("shape", side)) for side in shape or [features]]
+    size = int(require_count("records", records))
+    sides = [int(require_count("shape", side)) for side in shape or [features]]
     dimensions = math.prod(sides)
-    kinds = int(count("classes", classes))
-    holders = int(count("clients", clients))
-    distance = positive_number("separation", separation)
+    kinds = int(require_count("classes", classes))
+    holders = int(require_count("clients", clients))
+    distance = require_positive_number("separation", separation)
     if kinds < 2 or size < 5 * kinds * holders:
         raise InputError(
             f"records = {size}: must be at least 5 for each of {kinds} classes (at least 2) "

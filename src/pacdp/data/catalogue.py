@@ -14,7 +14,7 @@ from pacdp.data.sources import SOURCES
 from pacdp.data.storage import VARIABLE, data_folder
 from pacdp.errors import DataError, InputError
 from pacdp.plugins import import_object, is_path
-from pacdp.validation import meant, refuse_unknown
+from pacdp.validation import refuse_unknown, suggest
 
 T = TypeVar("T")
 Loader = TypeVar("Loader", bound=Callable[..., Dataset])
@@ -90,7 +90,7 @@ def find_entry(name: str) -> CatalogueEntry:
     if Path(name).is_file():
         raise InputError(f"data = {name!r}: is a file; name the folder with a file for each client")
     raise InputError(
-        f"data = {name!r}: unknown; {meant(name, CATALOGUE)}there are {', '.join(CATALOGUE)}, "
+        f"data = {name!r}: unknown; {suggest(name, CATALOGUE)}there are {', '.join(CATALOGUE)}, "
         "or a folder with a file for each client"
     )
 

@@ -20,7 +20,7 @@ from pacdp.data.records import (
 from pacdp.data.storage import refuse_damaged
 from pacdp.errors import DataError
 from pacdp.tasks import Regression
-from pacdp.validation import meant, require_column
+from pacdp.validation import require_column, suggest
 
 # Units are named by text or whole numbers.
 UNIT_KINDS, UNIT_NAMES = "iuUS", "a name or a whole number for each record"
@@ -70,7 +70,7 @@ def read_csv(path: Path, ranges: Ranges, unit: str, like: tuple[str, ...] | None
     names = like or names
     stray = [name for name in ranges if name not in names]
     if stray:
-        near = meant(stray[0], names)
+        near = suggest(stray[0], names)
         raise DataError(f"ranges.toml: {stray[0]} is no column of {path}; {near}must be one")
     values = [_parse_numbers(path, name, table[name], lines) for name in names]
     units = [name.strip() for name in table[unit_column]] if unit_column in table else None

@@ -32,7 +32,7 @@ import numpy as np
 from pacdp.data.records import Dataset, Records, digest_rows, draw_stratified, split_dataset
 from pacdp.data.sources import published_provenance
 from pacdp.tasks import Classification
-from pacdp.validation import FloatArray, member
+from pacdp.validation import FloatArray, require_member
 
 HOSPITALS = ("cleveland", "hungary", "switzerland", "long-beach")
 CLASSES = ("no disease", "disease")
@@ -109,7 +109,7 @@ def load_heart(*, split: int = 0, features: str = "all") -> Dataset:
     names = [name for name in COLUMNS if name not in RARE]
     complete = np.all([~np.isnan(table[name]) for name in names], axis=0)
     table = {name: values[complete] for name, values in table.items()}
-    if member("features", features, ("all", "clinical")) == "clinical":
+    if require_member("features", features, ("all", "clinical")) == "clinical":
         columns = encode_clinical(table)
     else:
         columns = [COLUMNS[name].encode(table[name]) for name in names]

@@ -22,7 +22,7 @@ from pacdp.data.sources import SOURCES, published_provenance
 from pacdp.data.storage import open_files, replace_folder
 from pacdp.errors import DataError
 from pacdp.tasks import Classification
-from pacdp.validation import member
+from pacdp.validation import require_member
 
 Files = Mapping[str, Path]
 
@@ -122,7 +122,7 @@ class ImageSet:
     def dataset(self, pixels: Pixels, *, labels: str | None = None) -> Dataset:
         """Return the set as a data set, with one of its kinds of label."""
         classes = self.source["classes"]
-        kind = member("labels", labels or next(iter(classes)), classes)
+        kind = require_member("labels", labels or next(iter(classes)), classes)
         byte = self.label_bytes.index(kind)
         train, test = (
             Records(features=images, labels=label_bytes[:, byte].astype(np.int64))

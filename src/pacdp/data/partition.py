@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pacdp.data.records import Array, Dataset, Records, make_generator
 from pacdp.errors import DataError, InputError
-from pacdp.validation import count, member, positive_number, refuse_unknown
+from pacdp.validation import refuse_unknown, require_count, require_member, require_positive_number
 
 Generator = np.random.Generator
 Indices = list[NDArray[np.int64]]
@@ -155,7 +155,7 @@ def partition_records(
     >>> partition_records(load_dataset("digits"), "shards", clients=10, per_client=2).sizes.sum()
     np.int64(1438)
     """
-    member("partition", kind, KINDS)
+    require_member("partition", kind, KINDS)
     records = dataset.train
     if kind == "natural":
         if clients is not None or settings:
@@ -167,14 +167,14 @@ def partition_records(
     else:
         defaults = SETTINGS[kind]
         refuse_unknown(f"partition {kind}", settings, defaults)
-        settings = {n: positive_number(n, settings.get(n, v)) for n, v in defaults.items()}
+        settings = {n: require_positive_number(n, settings.get(n, v)) for n, v in defaults.items()}
         if clients is None:
             raise InputError(f"partition {kind}: needs the number of clients")
         if not dataset.task.class_names and kind not in ("iid", "quantity"):
             raise InputError(
                 f"partition {kind}: splits by class; {dataset.task} has natural, iid and quantity"
             )
-        number = int(count("clients", clients))
+        number = int(require_count("clients", clients))
         labels, unit_of_record = _group_by_unit(dataset)
         if number > len(labels):
             raise InputError(
@@ -248,7 +248,7 @@ def _dirichlet(labels: Array, clients: int, random: Generator, alpha: float = 0.
 
 
 def _shards(labels: Array, clients: int, random: Generator, per_client: float = 2.0) -> Indices:
-    each = int(count("per_client", per_client))
+    each = int(require_count("per_client", per_client))
     if each * clients > len(labels):
         raise InputError(
             f"per_client = {each}: {each * clients} shards are more than {len(labels)} records"

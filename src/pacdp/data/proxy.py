@@ -20,7 +20,7 @@ from pacdp.data.heart import HOSPITALS
 from pacdp.data.records import Array, Dataset, Records, digest_rows, make_generator
 from pacdp.errors import DataError, InputError
 from pacdp.tasks import Classification
-from pacdp.validation import count, member
+from pacdp.validation import require_count, require_member
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -76,7 +76,7 @@ def load_proxy(name: str, proxy: str | None = None, **options: Any) -> Proxy:
     if name not in PROXIES:
         raise InputError(f"proxy for {name}: there is none ready, only for {', '.join(PROXIES)}")
     choices = PROXIES[name]
-    chosen = member("proxy", next(iter(choices)) if proxy is None else proxy, choices)
+    chosen = require_member("proxy", next(iter(choices)) if proxy is None else proxy, choices)
     return call_with_options(choices[chosen], options, f"proxy {chosen} for {name}")
 
 
@@ -87,7 +87,7 @@ def digits_for_mnist(*, copies: int = 10, seed: int = 0) -> Proxy:
     made. Copies are rotated, slanted, stretched and shifted at random; test records are not.
     """
     source = load_dataset("digits")
-    number = int(count("copies", copies))
+    number = int(require_count("copies", copies))
     random = make_generator("seed", seed)
     return Proxy(
         data=replace(

@@ -18,7 +18,7 @@ from pacdp.data.records import Dataset, Records, draw_stratified, make_generator
 from pacdp.data.sources import generated_provenance
 from pacdp.errors import InputError
 from pacdp.tasks import Classification
-from pacdp.validation import count
+from pacdp.validation import require_count
 
 SIDE, BOX, CENTRE = 28, 20.0, 14.0
 # Points along the path of the pen. A digit is 40 to 80 pixels long, so the discs overlap.
@@ -55,7 +55,7 @@ def generate_strokes(*, records: int = 20000, seed: int = 0) -> Dataset:
     >>> data.shape, len(data.train), len(data.test)
     ((1, 28, 28), 80, 20)
     """
-    size = int(count("records", records))
+    size = int(require_count("records", records))
     kinds = len(TEMPLATES)
     if size < 5 * kinds:
         raise InputError(f"records = {size}: must be at least 5 for each of {kinds} classes")
@@ -85,7 +85,7 @@ def draw_scribbles(records: int, seed: int) -> Image:
     >>> draw_scribbles(3, seed=0).shape
     (3, 1, 28, 28)
     """
-    size = int(count("records", records))
+    size = int(require_count("records", records))
     random = make_generator("seed", seed)
     strokes = random.integers(1, 4, size)
     paths = np.empty((size, POINTS, 2), np.float32)

@@ -1,16 +1,16 @@
 """Experiments as files, runs as folders, and the demonstration."""
 
-from pacdp.experiments.experiment import Experiment, read_experiment, shipped
-from pacdp.experiments.prepare import Prepared, prepare
+from pacdp.experiments.experiment import Experiment, list_experiments, read_experiment
+from pacdp.experiments.prepare import PreparedRun, prepare_run
 from pacdp.experiments.results import RunResult
 from pacdp.experiments.run_folder import RunFolder
 
 __all__ = [
     "Experiment",
-    "Prepared",
+    "PreparedRun",
     "RunFolder",
     "RunResult",
-    "prepare",
+    "list_experiments",
+    "prepare_run",
     "read_experiment",
-    "shipped",
 ]

@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 
-from pacdp.experiments.prepare import Prepared
+from pacdp.experiments.prepare import PreparedRun
 from pacdp.federation import Checkpoint, LocalModel, Result, simulate
 from pacdp.federation.engines.base import choose_engine
 from pacdp.federation.simulation import Observer
 from pacdp.privacy import Ledger
 
 
-def execute(
-    prepared: Prepared,
+def simulate_run(
+    prepared: PreparedRun,
     *,
     observe: Observer | None = None,
     ledgers: Sequence[Ledger | None] | None = None,
@@ -34,7 +34,7 @@ def execute(
     )
 
 
-def refuse_engine(prepared: Prepared, engine: str, *, device: str = "cpu") -> None:
+def refuse_engine(prepared: PreparedRun, engine: str, *, device: str = "cpu") -> None:
     """Refuse an engine that does not fit the plan, before anything is written."""
     local_model = LocalModel(prepared.plan, device=device)
     choose_engine(engine, local_model, make=lambda: LocalModel(prepared.plan, device=device))

@@ -13,14 +13,14 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from pacdp.config import Count, Real, Settings, explain
+from pacdp.config import Count, Real, Settings, explain_validation_error
 from pacdp.data import CATALOGUE
 from pacdp.errors import InputError
 from pacdp.federation import Recipe
 from pacdp.methods import Method, PacDp, build_method, find_method, import_method
 from pacdp.models import import_model
 from pacdp.offline import Offline
-from pacdp.validation import meant
+from pacdp.validation import suggest
 
 # Settings by their dotted names, as {"training.rounds": 5}, or as texts, as "training.rounds=5".
 Changes = Mapping[str, Any] | Sequence[str]
@@ -76,10 +76,10 @@ class Experiment(Recipe):
         return [key for key in find_method(name).required_settings if key not in known]
 
 
-def shipped() -> list[str]:
+def list_experiments() -> list[str]:
     """The names of the experiments that come with the package.
 
-    >>> shipped()
+    >>> list_experiments()
     ['cifar10', 'cifar100', 'heart', 'heart-dnn', 'heart-personalised', 'mnist']
     """
     files = resources.files("pacdp.experiments").joinpath("files").iterdir()
@@ -107,7 +107,7 @@ def read_experiment(
     whole = _checked(content, where, folder)
     # Every size is read, so that a slip in one is found before it is wanted.
     sizes = {
-        name: _checked(merged(content, settings), f"{where}, profile {name}", folder)
+        name: _checked(merge_settings(content, settings), f"{where}, profile {name}", folder)
         for name, settings in whole.profiles.items()
     }
     if profile is not None and profile not in sizes:
@@ -115,9 +115,9 @@ def read_experiment(
     if not changes:
         return whole if profile is None else sizes[profile]
     if profile is not None:
-        content = merged(content, whole.profiles[profile])
+        content = merge_settings(content, whole.profiles[profile])
     for change in nest_changes(changes).values():
-        content = merged(content, change)
+        content = merge_settings(content, change)
     return _checked(content, where, folder)
 
 
@@ -126,7 +126,7 @@ def _checked(content: Mapping[str, Any], where: str, folder: Path | None) -> Exp
     try:
         made = Experiment.model_validate(_with_paths(dict(content), folder))
     except ValidationError as error:
-        raise InputError(f"{where}: {explain(error, Experiment)}") from None
+        raise InputError(f"{where}: {explain_validation_error(error, Experiment)}") from None
     for name in {made.method, *made.methods}:
         import_method(name)
     import_model(made.model.name)
@@ -144,25 +144,25 @@ def _text(name: str) -> tuple[str, str]:
             return path.read_text(encoding="utf-8"), name
         except UnicodeDecodeError:
             raise InputError(f"{name}: is no text in UTF-8") from None
-    if name in shipped():
+    if name in list_experiments():
         file = resources.files("pacdp.experiments").joinpath("files", f"{name}.toml")
         return file.read_text(encoding="utf-8"), name
     raise InputError(
-        f"experiment = {name!r}: unknown; {meant(name, shipped())}there are "
-        f"{', '.join(shipped())}, or a TOML file"
+        f"experiment = {name!r}: unknown; {suggest(name, list_experiments())}there are "
+        f"{', '.join(list_experiments())}, or a TOML file"
     )
 
 
-def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def merge_settings(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Nested settings with some of them changed.
 
-    >>> merged({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}})
+    >>> merge_settings({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}})
     {'a': {'b': 3, 'c': 2}}
     """
     made = copy.deepcopy(dict(base))
     for key, value in changes.items():
         both = isinstance(value, Mapping) and isinstance(made.get(key), dict)
-        made[key] = merged(made[key], value) if both else copy.deepcopy(value)
+        made[key] = merge_settings(made[key], value) if both else copy.deepcopy(value)
     return made
 
 
@@ -174,7 +174,7 @@ def nest_changes(changes: Changes) -> dict[str, dict[str, Any]]:
     """
     if isinstance(changes, Mapping):
         return {name: _nest(name.split("."), value) for name, value in changes.items()}
-    return {text: change_of(text) for text in changes}
+    return {text: parse_change(text) for text in changes}
 
 
 def _nest(keys: Sequence[str], value: Any) -> dict[str, Any]:
@@ -182,10 +182,10 @@ def _nest(keys: Sequence[str], value: Any) -> dict[str, Any]:
     return {first: _nest(rest, value) if rest else value}
 
 
-def change_of(text: str) -> dict[str, Any]:
+def parse_change(text: str) -> dict[str, Any]:
     """``a.b=1`` as nested settings; what is no TOML value is a string.
 
-    >>> change_of("training.rounds=5")
+    >>> parse_change("training.rounds=5")
     {'training': {'rounds': 5}}
     """
     name, sign, value = text.partition("=")

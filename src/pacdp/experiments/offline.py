@@ -21,7 +21,7 @@ from pacdp.progress import Progress, ignore_progress
 from pacdp.schedule import Schedule
 
 
-def setting_for(
+def make_proxy_task(
     experiment: Experiment,
     *,
     seed: int = 0,
@@ -34,7 +34,7 @@ def setting_for(
     checked here, where private records are known. ``progress`` is told how far a representation is.
     """
     dataset, split = read or read_data(experiment.data, seed=seed)
-    proxy, initial = rehearsal(experiment, dataset, seed=seed, progress=progress)
+    proxy, initial = load_selection_data(experiment, dataset, seed=seed, progress=progress)
     sizes = split.named_sizes if dataset.unit == "record" else split.named_units(dataset)
     share = proxy.data.task.group_count / dataset.task.group_count
     return ProxyTask(
@@ -50,7 +50,7 @@ def setting_for(
     )
 
 
-def rehearsal(
+def load_selection_data(
     experiment: Experiment, dataset: Dataset, *, seed: int = 0, progress: Progress = ignore_progress
 ) -> tuple[Proxy, Tensors | None]:
     """The public task on which the experiment is rehearsed, and the first model it begins with.

@@ -18,7 +18,7 @@ from pacdp.progress import Progress, ignore_progress
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Prepared:
+class PreparedRun:
     """All that a run needs."""
 
     experiment: Experiment
@@ -33,7 +33,7 @@ class Prepared:
 def read_data(settings: Data, *, seed: int) -> tuple[Dataset, Partition]:
     """The data set and its split among clients; the seed draws the split where it is drawn."""
     dataset = read_records(settings)
-    return dataset, dealt(settings, dataset, seed=seed)
+    return dataset, partition_dataset(settings, dataset, seed=seed)
 
 
 def read_records(settings: Data) -> Dataset:
@@ -44,7 +44,7 @@ def read_records(settings: Data) -> Dataset:
     return load_dataset(settings.name, **settings.options)
 
 
-def dealt(settings: Data, dataset: Dataset, *, seed: int) -> Partition:
+def partition_dataset(settings: Data, dataset: Dataset, *, seed: int) -> Partition:
     """Who holds which of its records."""
     kind = settings.partition or ("natural" if dataset.clients else "iid")
     unknown = [key for key in settings.settings if key not in SETTINGS.get(kind, {})]
@@ -55,7 +55,7 @@ def dealt(settings: Data, dataset: Dataset, *, seed: int) -> Partition:
     )
 
 
-def seen(
+def apply_features(
     experiment: Experiment, dataset: Dataset, *, progress: Progress = ignore_progress
 ) -> Dataset:
     """The records as the experiment's model sees them."""
@@ -80,7 +80,7 @@ def _seen(dataset: Dataset, wanted: _Wanted) -> Dataset:
     return extract_features(dataset, settings, progress=wanted.progress)
 
 
-def plan_for(
+def plan_run(
     experiment: Experiment,
     method: Method,
     dataset: Dataset,
@@ -93,7 +93,10 @@ def plan_for(
 
     ``dataset`` are the records themselves; what the model sees of them is found here.
     """
-    settings, shown = experiment.representation, seen(experiment, dataset, progress=progress)
+    settings, shown = (
+        experiment.representation,
+        apply_features(experiment, dataset, progress=progress),
+    )
     return make_plan(
         experiment,
         method,
@@ -104,7 +107,7 @@ def plan_for(
     )
 
 
-def first_records(
+def load_warm_start_data(
     experiment: Experiment, private: Dataset, *, progress: Progress = ignore_progress
 ) -> Dataset:
     """The public records of a hot start, as the model sees them.
@@ -127,7 +130,7 @@ def first_records(
     )
 
 
-def prepare(
+def prepare_run(
     experiment: Experiment,
     *,
     method: Method | None = None,
@@ -135,22 +138,22 @@ def prepare(
     device: str = "cpu",
     read: tuple[Dataset, Partition] | None = None,
     progress: Progress = ignore_progress,
-) -> Prepared:
+) -> PreparedRun:
     """Decide everything before the first round; ``read`` are its records, where they are known.
 
     ``progress`` is told how far a representation is, where one is being made.
     """
     raw, split = read or read_data(experiment.data, seed=seed)
-    dataset = seen(experiment, raw, progress=progress)
-    plan = plan_for(experiment, method or experiment.build_method(), raw, split, seed=seed)
+    dataset = apply_features(experiment, raw, progress=progress)
+    plan = plan_run(experiment, method or experiment.build_method(), raw, split, seed=seed)
     local_model = LocalModel(plan, device=device)
     initial, before = local_model.state(), None
     if experiment.hot_start is not None:
-        public = first_records(experiment, raw, progress=progress)
+        public = load_warm_start_data(experiment, raw, progress=progress)
         initial = train_warm_start(local_model, public, experiment.hot_start, seed=seed)
     if plan.track == "public":
         before = evaluate_initial_model(local_model, initial, dataset)
-    return Prepared(
+    return PreparedRun(
         experiment=experiment,
         dataset=dataset,
         partition=split,

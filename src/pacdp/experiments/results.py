@@ -15,14 +15,14 @@ from safetensors.torch import load_file
 from torch import nn
 
 from pacdp.arithmetic import RUN_AGAIN, refuse_other_arithmetic
-from pacdp.config import Real, Settings, explain
+from pacdp.config import Real, Settings, explain_validation_error
 from pacdp.errors import DataError
 from pacdp.experiments.cost import bytes_per_round
-from pacdp.experiments.prepare import Prepared
+from pacdp.experiments.prepare import PreparedRun
 from pacdp.federation import ClientResult, LocalModel, Plan, Result, RoundResult
 from pacdp.federation.evaluation import accuracy_by_budget
 from pacdp.federation.local_model import Tensors
-from pacdp.storage import write_whole
+from pacdp.storage import write_atomically
 
 
 class RunResult(Settings):
@@ -64,7 +64,7 @@ class RunResult(Settings):
         return {f"{budget:g}": accuracy for budget, accuracy in accuracies.items()}
 
     @classmethod
-    def of(cls, prepared: Prepared, result: Result, *, profile: str | None = None) -> Self:
+    def of(cls, prepared: PreparedRun, result: Result, *, profile: str | None = None) -> Self:
         """Describe a run that has just ended."""
         plan, clients = result.plan, tuple(result.clients())
         budgets = [client.epsilon_budget for client in clients]
@@ -138,7 +138,7 @@ class RunResult(Settings):
         if for_inference:
             plan = Plan.load_finished(folder / "plan.json")
         else:
-            plan = Plan.load(folder / "plan.json", anew=RUN_AGAIN)
+            plan = Plan.load(folder / "plan.json", advice=RUN_AGAIN)
         return cls._from_json(folder, plan, rows, content, weights)
 
     def save_file(self, path: Path) -> None:
@@ -148,14 +148,14 @@ class RunResult(Settings):
             "rows": [row.to_json() for row in self.history],
             "result": self.to_json(),
         }
-        write_whole(path, json.dumps(content, allow_nan=False, ensure_ascii=False) + "\n")
+        write_atomically(path, json.dumps(content, allow_nan=False, ensure_ascii=False) + "\n")
 
     @classmethod
     def load_file(cls, path: Path) -> Self:
         """Read what :meth:`save_file` wrote."""
         try:
             content = json.loads(path.read_text())
-            refuse_other_arithmetic(path, content["plan"], mark="clients", anew=RUN_AGAIN)
+            refuse_other_arithmetic(path, content["plan"], mark="clients", advice=RUN_AGAIN)
             plan = Plan.model_validate(content["plan"])
             rows, result = content["rows"], content["result"]
         except KeyError as error:
@@ -176,13 +176,13 @@ class RunResult(Settings):
         try:
             history = tuple(RoundResult.from_json(row) for row in rows)
         except ValidationError as error:
-            said = explain(error, RoundResult, "round")
+            said = explain_validation_error(error, RoundResult, "round")
             raise DataError(f"{path}: is damaged ({said})") from None
         parts = {"plan": plan, "history": history, "weights": weights}
         try:
             return cls.model_validate({**content, **parts})
         except ValidationError as error:
-            said = explain(error, cls, "result")
+            said = explain_validation_error(error, cls, "result")
             raise DataError(f"{path}: {said}; was it made by another version?") from None
 
 
@@ -192,7 +192,7 @@ def collect_epsilons(results: Iterable[RunResult], field: str) -> list[float]:
     return sorted(value for value in values if value is not None)
 
 
-def _test_counts(prepared: Prepared) -> Sequence[int]:
+def _test_counts(prepared: PreparedRun) -> Sequence[int]:
     """Count the records behind each client's accuracy."""
     holders = prepared.dataset.test.clients
     if prepared.partition.kind == "natural" and holders is not None:

@@ -27,7 +27,7 @@ from safetensors.torch import save_file
 
 from pacdp.arithmetic import RUN_AGAIN
 from pacdp.errors import DataError, InputError
-from pacdp.experiments.prepare import Prepared
+from pacdp.experiments.prepare import PreparedRun
 from pacdp.experiments.results import RunResult
 from pacdp.federation import Checkpoint, Plan, RoundResult
 
@@ -38,7 +38,7 @@ PACKAGES = ("pacdp", "torch", "numpy", "scipy", "dp-accounting")
 class RunFolder:
     """Writes the files of a run as it proceeds; ``resume`` continues a run that was stopped."""
 
-    def __init__(self, path: Path, prepared: Prepared, *, resume: bool = False) -> None:
+    def __init__(self, path: Path, prepared: PreparedRun, *, resume: bool = False) -> None:
         self.path = path
         self.checkpoint = Checkpoint(path / "checkpoint.pt", run=prepared.plan.run)
         settings = prepared.experiment.model_dump(mode="json")
@@ -56,7 +56,7 @@ class RunFolder:
         self._lock()
         _write(path / "experiment.json", settings)
         prepared.partition.save(path / "partition.json")
-        _write(path / "environment.json", environment())
+        _write(path / "environment.json", describe_environment())
         # Written last and atomically: a folder with a plan has all other setup files.
         prepared.plan.save(path / ".plan.json")
         (path / ".plan.json").replace(path / "plan.json")
@@ -69,10 +69,10 @@ class RunFolder:
         except Timeout:
             raise InputError(f"{self.path}: another run is at work there") from None
 
-    def _resume(self, prepared: Prepared, settings: Mapping[str, Any]) -> None:
+    def _resume(self, prepared: PreparedRun, settings: Mapping[str, Any]) -> None:
         """Continue a run that was stopped, from the last round in its checkpoint."""
         self._lock()
-        if Plan.load(self.path / "plan.json", anew=RUN_AGAIN) != prepared.plan:
+        if Plan.load(self.path / "plan.json", advice=RUN_AGAIN) != prepared.plan:
             raise DataError(f"{self.path}: holds another plan; --resume needs the same one")
         if json.loads((self.path / "experiment.json").read_text()) != dict(settings):
             raise DataError(f"{self.path}: holds another experiment; --resume needs the same one")
@@ -92,7 +92,7 @@ class RunFolder:
         _write(self.path / "result.json", result.to_json())
 
 
-def environment() -> dict[str, str]:
+def describe_environment() -> dict[str, str]:
     """Return the versions of the packages and the system, and the time."""
     return {
         **{name: version(name) for name in PACKAGES},

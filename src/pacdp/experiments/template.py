@@ -8,10 +8,10 @@ from pacdp.experiments.experiment import Experiment
 SCHEMA = "pacdp.schema.json"
 
 
-def template(name: str, data: str) -> str:
+def render_template(name: str, data: str) -> str:
     """The text of a new experiment.
 
-    >>> template("mine", "heart").splitlines()[0]
+    >>> render_template("mine", "heart").splitlines()[0]
     '#:schema ./pacdp.schema.json'
     """
     title, source = (json.dumps(text, ensure_ascii=False) for text in (name, data))
@@ -71,10 +71,10 @@ training.rounds = 2
 """
 
 
-def schema() -> dict[str, Any]:
+def make_schema() -> dict[str, Any]:
     """The JSON Schema of experiment files.
 
-    >>> schema()["title"]
+    >>> make_schema()["title"]
     'Experiment'
     """
     return Experiment.model_json_schema()

@@ -14,7 +14,7 @@ import numpy as np
 from pacdp.data import Dataset, load_dataset
 from pacdp.data.proxy import Proxy, digits_for_mnist, drop_shared_images, select_classes
 from pacdp.data.records import Provenance, Records, concatenate_records
-from pacdp.validation import member
+from pacdp.validation import require_member
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -39,7 +39,7 @@ def load_public_data(name: str) -> PublicData:
     ...
     pacdp.errors.InputError: representation.public = 'mnist': must be one of cifar100, cifar10, ...
     """
-    return PUBLIC_DATA[member("representation.public", name, PUBLIC_DATA)]()
+    return PUBLIC_DATA[require_member("representation.public", name, PUBLIC_DATA)]()
 
 
 def _load_cifar100() -> PublicData:

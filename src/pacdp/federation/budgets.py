@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from pacdp.config import Real, Settings
 from pacdp.errors import InputError
-from pacdp.validation import positive
+from pacdp.validation import require_positive
 
 
 class Levels(Settings):
@@ -78,4 +78,4 @@ def assign_budgets(budgets: Budgets | Sequence[float], clients: int, seed: int) 
             raise InputError(
                 f"epsilon: has {len(found)} values, must have one for each of {clients} clients"
             )
-    return positive("epsilon", found).tolist()
+    return require_positive("epsilon", found).tolist()

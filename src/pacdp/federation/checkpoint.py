@@ -13,7 +13,12 @@ from typing import Any
 
 import torch
 
-from pacdp.arithmetic import RUN_AGAIN, refuse_other_arithmetic, stamped, without_stamp
+from pacdp.arithmetic import (
+    RUN_AGAIN,
+    add_arithmetic_version,
+    refuse_other_arithmetic,
+    remove_arithmetic_version,
+)
 from pacdp.errors import DataError
 
 
@@ -56,7 +61,7 @@ class Checkpoint:
         """Replace the file, whole or not at all."""
         beside = self.path.with_name(f".{self.path.name}.new")
         with beside.open("wb") as out:
-            torch.save(stamped({"run": self.run, **vars(state)}), out)
+            torch.save(add_arithmetic_version({"run": self.run, **vars(state)}), out)
             out.flush()
             os.fsync(out.fileno())
         beside.replace(self.path)
@@ -68,8 +73,8 @@ class Checkpoint:
         try:
             # Tensors and plain values only: nothing in the file is ever run.
             content = torch.load(self.path, weights_only=True)
-            refuse_other_arithmetic(self.path, content, mark="run", anew=RUN_AGAIN)
-            content = without_stamp(content)
+            refuse_other_arithmetic(self.path, content, mark="run", advice=RUN_AGAIN)
+            content = remove_arithmetic_version(content)
             run = content.pop("run")
             state = CheckpointState(**content)
         except DataError:

@@ -21,7 +21,7 @@ from pacdp.clipping import NoiseSource, SimulatedNoise, SystemNoise
 from pacdp.clipping.flushing import run_flushed
 from pacdp.clipping.numerics import check_noise
 from pacdp.data import Records
-from pacdp.errors import BudgetExceededError, InputError, located
+from pacdp.errors import BudgetExceededError, InputError, add_location
 from pacdp.federation.client_context import GuardedClientContext, NoiseOf
 from pacdp.federation.local_model import LocalModel
 from pacdp.federation.messages import Broadcast, Reply
@@ -191,7 +191,7 @@ class Client:
         except Exception as error:
             name, number = self.client_plan.name, context.round + 1
             where = f"client {name}, round {number}, step {context.steps + 1}"
-            raise located(error, where) from error
+            raise add_location(error, where) from error
 
     def _freeze(self, release: Release) -> None:
         """ReleaseSpec all sampled releases of the training at once, before the first is made."""

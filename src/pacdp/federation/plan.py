@@ -28,7 +28,7 @@ from pydantic import (
 
 from pacdp.arithmetic import ARITHMETIC, refuse_other_arithmetic
 from pacdp.clipping.numerics import check_clipping_bound
-from pacdp.config import Settings, explain
+from pacdp.config import Settings, explain_validation_error
 from pacdp.errors import DataError, InputError
 from pacdp.federation.budgets import assign_budgets
 from pacdp.federation.client_sampling import (
@@ -288,14 +288,14 @@ class Plan(Recipe):
 
     @classmethod
     def load(
-        cls, path: Path, *, anew: str = "pacdp plan EXPERIMENT --out FILE makes a new one"
+        cls, path: Path, *, advice: str = "pacdp plan EXPERIMENT --out FILE makes a new one"
     ) -> "Plan":
         """Read what :meth:`save` wrote; a plan of another version is refused.
 
-        ``anew`` is the advice that is given with a refusal.
+        ``advice`` is the advice that is given with a refusal.
         """
         content = _content(path)
-        refuse_other_arithmetic(path, content, mark="clients", anew=anew)
+        refuse_other_arithmetic(path, content, mark="clients", advice=advice)
         return cls._validated(path, content)
 
     @classmethod
@@ -314,7 +314,9 @@ class Plan(Recipe):
         try:
             return cls.model_validate_json(json.dumps(content))
         except ValidationError as error:
-            raise DataError(f"{path}: is no plan ({explain(error, cls)})") from error
+            raise DataError(
+                f"{path}: is no plan ({explain_validation_error(error, cls)})"
+            ) from error
 
 
 def _rename_keys(content: Any) -> Any:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pacdp.data import Dataset, Partition
 from pacdp.errors import InputError
 from pacdp.tasks import Task
-from pacdp.validation import word
+from pacdp.validation import require_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class Population:
     def __post_init__(self) -> None:
         if not self.sizes:
             raise InputError("clients: there are none, must be at least one")
-        word("unit", self.unit)
+        require_name("unit", self.unit)
         if (self.units is None) != (self.unit == "record"):
             raise InputError(
                 f"unit = {self.unit!r}: the number of units must be given just where there are"

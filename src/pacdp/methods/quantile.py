@@ -26,7 +26,7 @@ from pacdp.methods.base import (
     Tensors,
     clipped_gradients,
 )
-from pacdp.validation import positive_number
+from pacdp.validation import require_positive_number
 
 # Bounds that were driven to the end of the numbers would stop training for good.
 SMALLEST, LARGEST = 1e-6, 1e6
@@ -77,7 +77,7 @@ def _bound(shared_state: SharedState, name: str, client: int | None = None) -> f
         found = shared_state[name] if client is None else shared_state[name][client]
     except (KeyError, IndexError, TypeError):
         raise InputError(f"{name}: the server sent none for client {client}") from None
-    return min(max(positive_number(name, found), SMALLEST), LARGEST)
+    return min(max(require_positive_number(name, found), SMALLEST), LARGEST)
 
 
 class MedianTracker(Quantile):

@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from pacdp.config import explain
+from pacdp.config import explain_validation_error
 from pacdp.errors import InputError
 from pacdp.methods.base import Method
 from pacdp.methods.dp_fedavg import DpFedAvg
@@ -17,7 +17,7 @@ from pacdp.methods.pac_dp import PacDp
 from pacdp.methods.quantile import AdaptiveQuantile, MedianTracker, NonPrivateQuantile
 from pacdp.methods.rpdp_fl import RpdpFl
 from pacdp.plugins import find_object, import_object, is_path
-from pacdp.validation import meant
+from pacdp.validation import suggest
 
 METHODS: dict[str, type[Method]] = {
     kind.name: kind
@@ -58,7 +58,7 @@ def find_method(name: str) -> type[Method]:
     if name in METHODS:
         return METHODS[name]
     if not is_path(name):
-        near = meant(name, METHODS)
+        near = suggest(name, METHODS)
         raise InputError(f"method = {name!r}: unknown; {near}There are {', '.join(METHODS)}")
     kind = find_object("method", name)
     if not (isinstance(kind, type) and issubclass(kind, Method)):
@@ -76,7 +76,7 @@ def build_method(name: str, settings: Mapping[str, Any] | None = None) -> Method
     try:
         return kind(**(settings or {}))
     except ValidationError as error:
-        raise InputError(explain(error, kind, f"methods.{name}")) from None
+        raise InputError(explain_validation_error(error, kind, f"methods.{name}")) from None
 
 
 def name_of(method: Method) -> str:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pacdp.errors import InputError
-from pacdp.validation import count
+from pacdp.validation import require_count
 
 Shape = tuple[int, ...]
 
@@ -28,7 +28,7 @@ def logistic(shape: Shape, outputs: int, *, bias: bool = True) -> nn.Sequential:
 
 def mlp(shape: Shape, outputs: int, *, hidden: int = 16) -> nn.Sequential:
     """Build a network with one hidden layer, the paper's DNN for Heart Disease."""
-    count("hidden", hidden)
+    require_count("hidden", hidden)
     return nn.Sequential(
         *(nn.Flatten(), nn.Linear(math.prod(shape), hidden)),
         *(nn.ReLU(), nn.Linear(hidden, outputs)),
@@ -73,5 +73,5 @@ def sequence(
     if len(shape) != 1:
         raise InputError(f"model sequence: takes rows of tokens, not records {shape}")
     for name, value in (("vocabulary", vocabulary), ("width", width), ("hidden", hidden)):
-        count(name, value)
+        require_count(name, value)
     return Sequence(outputs, vocabulary=vocabulary, width=width, hidden=hidden)

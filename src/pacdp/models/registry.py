@@ -10,7 +10,7 @@ from torch import nn
 from pacdp.errors import InputError
 from pacdp.models import plain, resnet
 from pacdp.plugins import find_object, import_object, is_path
-from pacdp.validation import meant, refuse_unknown
+from pacdp.validation import refuse_unknown, suggest
 
 # Called with the shape of a record and the number of outputs, and with settings by name.
 ModelFactory = Callable[..., nn.Module]
@@ -53,7 +53,7 @@ def find_model(name: str) -> ModelFactory:
     if name in MODELS:
         return MODELS[name]
     if not is_path(name):
-        near = meant(name, MODELS)
+        near = suggest(name, MODELS)
         raise InputError(f"model = {name!r}: unknown; {near}There are {', '.join(MODELS)}")
     factory: ModelFactory = find_object("model.name", name)
     return factory

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pacdp.arithmetic import refuse_other_arithmetic, stamped
+from pacdp.arithmetic import add_arithmetic_version, refuse_other_arithmetic
 from pacdp.errors import DataError
 from pacdp.offline.grid_simulation import can_stack_plan, score_pairs
 from pacdp.offline.proxy_task import ProxyTask
@@ -116,8 +116,8 @@ class ScoreStore:
             made_under = head["setting"]
         except (ValueError, KeyError, TypeError):
             raise DataError(f"{path}: is no file of scores") from None
-        anew = "remove it and run pacdp fit again"
-        refuse_other_arithmetic(path, head, mark="setting", anew=anew)
+        advice = "remove it and run pacdp fit again"
+        refuse_other_arithmetic(path, head, mark="setting", advice=advice)
         if made_under != store.digest:
             raise DataError(f"{path}: holds scores of another plan or proxy")
         for number, line in enumerate(lines, 2):
@@ -134,7 +134,7 @@ class ScoreStore:
 
     @property
     def _head(self) -> str:
-        return json.dumps(stamped({"setting": self.digest}))
+        return json.dumps(add_arithmetic_version({"setting": self.digest}))
 
     def add(self, cell: Cell, score: float) -> None:
         """Keep one more."""

@@ -18,7 +18,7 @@ from pacdp.privacy.gaussian import epsilon_for, mu_for
 from pacdp.privacy.guarantee import Adjacency
 from pacdp.privacy.releases import Release, total_mu
 from pacdp.privacy.root_finding import smallest_noise
-from pacdp.validation import FloatArray, IntArray, member
+from pacdp.validation import FloatArray, IntArray, require_member
 
 
 class Accountant(Protocol):
@@ -218,7 +218,7 @@ def choose_accountant(name: str | None, *, sampled: bool) -> Accountant:
     """
     if name is None:
         name = "pld" if sampled else "exact"
-    accountant = ACCOUNTANTS[member("accountant", name, ACCOUNTANTS)]
+    accountant = ACCOUNTANTS[require_member("accountant", name, ACCOUNTANTS)]
     if sampled and not accountant.samples:
         able = " or ".join(other.name for other in _ALL if other.samples)
         raise InputError(f"accountant = {name!r}: does not cover Poisson sampling; use {able}")

@@ -17,12 +17,12 @@ from pacdp.privacy.root_finding import largest_rate
 from pacdp.validation import (
     FloatArray,
     IntArray,
-    budget,
-    count,
-    probability,
-    rate,
-    single,
-    together,
+    broadcast_together,
+    require_budget,
+    require_count,
+    require_probability,
+    require_rate,
+    require_scalar,
 )
 
 # Calibrated noise is larger than necessary by this much, so that K debits of a rounded 1/z² still
@@ -56,7 +56,7 @@ def account(
     units = {release.unit for release in releases}
     if len(units) > 1:
         raise InputError(f"releases: are of units {', '.join(sorted(units))}, must share one")
-    delta, scope = single("delta", probability("delta", delta)), Scope.parse(scope)
+    delta, scope = require_scalar("delta", require_probability("delta", delta)), Scope.parse(scope)
     chosen = choose_accountant(accountant, sampled=any(release.sampled for release in releases))
     if scope is Scope.PER_RELEASE:
         epsilon = max(chosen.epsilon([release.times(1)], delta) for release in releases)
@@ -105,7 +105,7 @@ class Calibration:
         """
 
         def value(name: str) -> Any:
-            return single(name, np.asarray(getattr(self, name))[client])
+            return require_scalar(name, np.asarray(getattr(self, name))[client])
 
         return Release.clipped_sum(
             noise_multiplier=value("noise_multiplier"),
@@ -137,11 +137,11 @@ def calibrate(
     110.86914
     """
     adjacency, scope = Adjacency.parse(adjacency), Scope.parse(scope)
-    epsilon, delta, count_, q = together(
-        epsilon=budget("epsilon", epsilon),
-        delta=probability("delta", delta),
-        releases=count("releases", releases),
-        sampling_rate=rate("sampling_rate", sampling_rate),
+    epsilon, delta, count_, q = broadcast_together(
+        epsilon=require_budget("epsilon", epsilon),
+        delta=require_probability("delta", delta),
+        releases=require_count("releases", releases),
+        sampling_rate=require_rate("sampling_rate", sampling_rate),
     )
     chosen = choose_accountant(accountant, sampled=bool(np.any(q < 1)))
     charged = np.ones_like(count_) if scope is Scope.PER_RELEASE else count_
@@ -179,8 +179,8 @@ def calibrate_sampling_rate(
     >>> account(plan).epsilon <= 0.1
     True
     """
-    target = single("epsilon", budget("epsilon", epsilon))
-    delta = single("delta", probability("delta", delta))
+    target = require_scalar("epsilon", require_budget("epsilon", epsilon))
+    delta = require_scalar("delta", require_probability("delta", delta))
     whole = Release.clipped_sum(
         noise_multiplier=noise_multiplier, adjacency=Adjacency.parse(adjacency), count=releases
     )

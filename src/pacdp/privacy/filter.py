@@ -31,7 +31,7 @@ from pacdp.privacy.gaussian import mu_for
 from pacdp.privacy.guarantee import Guarantee, Scope
 from pacdp.privacy.releases import Release, total_mu
 from pacdp.privacy.root_finding import smallest_noise
-from pacdp.validation import LARGEST_COUNT, budget, single
+from pacdp.validation import LARGEST_COUNT, require_budget, require_scalar
 
 # A remaining share of μ² below this is what calibration's headroom leaves, and counts as nothing.
 NEGLIGIBLE = 1e-9
@@ -117,7 +117,7 @@ class Filter:
         >>> state.spend(noisy).rebudget(0.2).budget.epsilon
         0.2
         """
-        epsilon = single("epsilon", budget("epsilon", epsilon))
+        epsilon = require_scalar("epsilon", require_budget("epsilon", epsilon))
         after = replace(self, budget=replace(self.budget, epsilon=epsilon))
         if not after.within_budget:
             raise BudgetExceededError(f"budget {after.budget}: is below the spent {self.charged}")

@@ -27,7 +27,13 @@ from scipy.optimize import brentq, elementwise
 from scipy.special import erfcx, log_ndtr, ndtri, ndtri_exp
 
 from pacdp.errors import InputError
-from pacdp.validation import FloatArray, budget, not_negative, positive, probability
+from pacdp.validation import (
+    FloatArray,
+    require_budget,
+    require_nonnegative,
+    require_positive,
+    require_probability,
+)
 
 # ε is about μ²/2, and must stay a number.
 LARGEST_MU = 1e100
@@ -52,7 +58,9 @@ def delta_for(epsilon: ArrayLike, mu: ArrayLike) -> FloatArray:
     >>> round(float(delta_for(1.0, 1.0)), 6)
     0.126937
     """
-    return np.asarray(np.exp(_log_delta(not_negative("epsilon", epsilon), positive("mu", mu))))[()]
+    return np.asarray(
+        np.exp(_log_delta(require_nonnegative("epsilon", epsilon), require_positive("mu", mu)))
+    )[()]
 
 
 def epsilon_for(mu: ArrayLike, delta: ArrayLike) -> FloatArray:
@@ -64,7 +72,9 @@ def epsilon_for(mu: ArrayLike, delta: ArrayLike) -> FloatArray:
     >>> round(float(epsilon_for(1.0, 1e-5)), 6)
     4.377178
     """
-    all_mu, all_delta = np.broadcast_arrays(positive("mu", mu), probability("delta", delta))
+    all_mu, all_delta = np.broadcast_arrays(
+        require_positive("mu", mu), require_probability("delta", delta)
+    )
     if np.any(all_mu > LARGEST_MU):
         raise InputError(f"mu = {np.max(all_mu):g}: must be a number from 0 to {LARGEST_MU:g}")
     result = np.zeros_like(all_mu)
@@ -100,7 +110,9 @@ def mu_for(epsilon: ArrayLike, delta: ArrayLike) -> FloatArray:
     >>> round(1 / float(mu_for(0.1, 1e-5)), 5)
     30.74957
     """
-    epsilon, delta = np.broadcast_arrays(budget("epsilon", epsilon), probability("delta", delta))
+    epsilon, delta = np.broadcast_arrays(
+        require_budget("epsilon", epsilon), require_probability("delta", delta)
+    )
     if np.any(delta > _LARGEST_DELTA):
         raise InputError(f"delta = 1 - {1 - np.max(delta):g}: must be at most 1 - 1e-12")
     log_delta = np.log(delta)

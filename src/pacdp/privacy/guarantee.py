@@ -9,7 +9,13 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Self
 
-from pacdp.validation import member, not_negative, probability, single, word
+from pacdp.validation import (
+    require_member,
+    require_name,
+    require_nonnegative,
+    require_probability,
+    require_scalar,
+)
 
 DEFAULT_DELTA = 1e-5
 
@@ -18,7 +24,7 @@ class _Named(StrEnum):
     @classmethod
     def parse(cls, value: str) -> Self:
         """Return the member of that name; any other name is refused with those that exist."""
-        return cls(member(cls.__name__.lower(), value, [item.value for item in cls]))
+        return cls(require_member(cls.__name__.lower(), value, [item.value for item in cls]))
 
 
 class Adjacency(_Named):
@@ -77,14 +83,14 @@ class Guarantee:
     def __post_init__(self) -> None:
         # Plain floats, so that a saved guarantee reads back as it was.
         checked = {
-            "epsilon": single("epsilon", not_negative("epsilon", self.epsilon)),
-            "delta": single("delta", probability("delta", self.delta)),
+            "epsilon": require_scalar("epsilon", require_nonnegative("epsilon", self.epsilon)),
+            "delta": require_scalar("delta", require_probability("delta", self.delta)),
             "adjacency": Adjacency.parse(self.adjacency),
             "scope": Scope.parse(self.scope),
         }
         for name, value in checked.items():
             object.__setattr__(self, name, value)
-        word("unit", self.unit)
+        require_name("unit", self.unit)
 
     def __str__(self) -> str:
         per = ", per release" if self.scope is Scope.PER_RELEASE else ""

@@ -9,7 +9,13 @@ from typing import Any, Self
 from pacdp.errors import InputError
 from pacdp.privacy.gaussian import LARGEST_MU
 from pacdp.privacy.guarantee import Adjacency
-from pacdp.validation import count, positive, rate, single, word
+from pacdp.validation import (
+    require_count,
+    require_name,
+    require_positive,
+    require_rate,
+    require_scalar,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,16 +45,16 @@ class Release:
 
     def __post_init__(self) -> None:
         checked = {
-            "noise_multiplier": positive("noise_multiplier", self.noise_multiplier),
-            "sensitivity": positive("sensitivity", self.sensitivity),
-            "count": count("releases", self.count),
-            "sampling_rate": rate("sampling_rate", self.sampling_rate),
+            "noise_multiplier": require_positive("noise_multiplier", self.noise_multiplier),
+            "sensitivity": require_positive("sensitivity", self.sensitivity),
+            "count": require_count("releases", self.count),
+            "sampling_rate": require_rate("sampling_rate", self.sampling_rate),
         }
         for name, value in checked.items():
-            object.__setattr__(self, name, single(name, value))
+            object.__setattr__(self, name, require_scalar(name, value))
         object.__setattr__(self, "adjacency", Adjacency.parse(self.adjacency))
-        word("unit", self.unit)
-        positive("z", self.z)
+        require_name("unit", self.unit)
+        require_positive("z", self.z)
         replaced = self.adjacency is Adjacency.REPLACE_ONE
         if self.sampled and replaced and self.sensitivity != self.adjacency.sensitivity:
             # Whether a record was drawn is visible as well. That depends on how large its
@@ -92,7 +98,7 @@ class Release:
         return self.sampling_rate < 1
 
     def times(self, count: int) -> "Release":
-        """Return the same release, made ``count`` times.
+        """Return the same release, made ``require_count`` times.
 
         >>> Release.clipped_sum(noise_multiplier=1, adjacency=Adjacency.ZERO_OUT).times(5).count
         5

@@ -42,8 +42,8 @@ from pacdp.privacy.guarantee import Adjacency, Guarantee
 from pacdp.privacy.hash_chain import HashChain, Link
 from pacdp.privacy.ledger import refuse_excess
 from pacdp.privacy.releases import Release
-from pacdp.validation import budget as checked_budget
-from pacdp.validation import single, text, word
+from pacdp.validation import require_budget as checked_budget
+from pacdp.validation import require_name, require_scalar, require_string
 
 _RELEASE_FIELDS = [field.name for field in fields(Release)]
 
@@ -111,7 +111,7 @@ class SQLiteLedger:
         """
         Filter(budget)  # refuses an impossible budget before there is a file
         opening = {
-            "client": word("client", client),
+            "client": require_name("client", client),
             "epsilon": budget.epsilon,
             "delta": budget.delta,
             "adjacency": budget.adjacency.value,
@@ -190,8 +190,8 @@ class SQLiteLedger:
         0.8
         """
         # A plain float, whatever number was given: JSON knows no NumPy types.
-        epsilon = single("epsilon", checked_budget("epsilon", epsilon))
-        content = {"epsilon": epsilon, "reason": text("reason", reason)}
+        epsilon = require_scalar("epsilon", checked_budget("epsilon", epsilon))
+        content = {"epsilon": epsilon, "reason": require_string("reason", reason)}
         return self._append(lambda current: current.rebudget(epsilon), [("budget", content)])[0]
 
     def _append(
@@ -286,7 +286,7 @@ def _count(entries: Sequence[Entry], run: str) -> Tally:
 
 
 def _labels(run: str, label: str) -> dict[str, Any]:
-    return {"run": text("run", run), "label": text("label", label)}
+    return {"run": require_string("run", run), "label": require_string("label", label)}
 
 
 def _body(kind: str, content: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from pacdp.errors import InputError
 from pacdp.experiments import RunResult
 from pacdp.federation import Plan
-from pacdp.formatting import NOTHING, mean_and_deviation, score, terms
+from pacdp.formatting import MISSING, format_mean_deviation, format_score, format_terms
 from pacdp.reporting.figures.palette import SeriesStyle, series_style
 from pacdp.stats import SampleStats
 
@@ -142,7 +142,7 @@ def _collect(items: Iterable[tuple[float, float | None]]) -> dict[float, list[fl
 
 def describe_terms(plan: Plan) -> str:
     """Return the δ, the adjacency and the unit, which must accompany every ε of a plan."""
-    return terms(plan.privacy.delta, plan.privacy.adjacency, plan.unit)
+    return format_terms(plan.privacy.delta, plan.privacy.adjacency, plan.unit)
 
 
 def format_stats(stats: SampleStats | None, metric: str) -> str:
@@ -152,10 +152,10 @@ def format_stats(stats: SampleStats | None, metric: str) -> str:
     ('60.0 ± 14.1 %', '–')
     """
     if stats is None:
-        return NOTHING
+        return MISSING
     if stats.count == 1:
-        return score(stats.mean, metric)
-    return mean_and_deviation(stats.mean, stats.deviation, metric)
+        return format_score(stats.mean, metric)
+    return format_mean_deviation(stats.mean, stats.deviation, metric)
 
 
 def _describe_setting(plan: Plan) -> str:

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from pacdp import __version__
 from pacdp.curve import Curve
 from pacdp.experiments import RunResult
-from pacdp.experiments.run_folder import environment
+from pacdp.experiments.run_folder import describe_environment
 from pacdp.reporting import summary
 from pacdp.reporting.comparison import Comparison
 from pacdp.reporting.figures.base import Chart
@@ -51,16 +51,16 @@ def render_page(
     comparison. ``versions`` are by default those installed; the time is left out, so that the
     same results give the same page.
 
-    >>> from pacdp.experiments import RunResult, prepare, read_experiment
-    >>> from pacdp.experiments.execute import execute
-    >>> prepared = prepare(read_experiment("heart", profile="smoke"))
-    >>> html = render_page("Heart", {"pac-dp": [RunResult.of(prepared, execute(prepared))]})
+    >>> from pacdp.experiments import RunResult, prepare_run, read_experiment
+    >>> from pacdp.experiments.execute import simulate_run
+    >>> prepared = prepare_run(read_experiment("heart", profile="smoke"))
+    >>> html = render_page("Heart", {"pac-dp": [RunResult.of(prepared, simulate_run(prepared))]})
     >>> html.splitlines()[0], "://" in html
     ('<!doctype html>', False)
     """
     comparison = results if isinstance(results, Comparison) else Comparison(results)
     curve = curve or find_curve(comparison)
-    versions = environment() if versions is None else versions
+    versions = describe_environment() if versions is None else versions
     panels = [
         _make_panel(number, label, comparison) for number, label in enumerate(comparison.groups)
     ]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pacdp.experiments import RunResult
 from pacdp.experiments.results import collect_epsilons
-from pacdp.formatting import counted, least_middle_most, score
+from pacdp.formatting import format_count, format_min_median_max, format_score
 from pacdp.reporting.comparison import Comparison
 
 # What the budgets of a method are worth. Scores are compared only within one of these.
@@ -40,15 +40,15 @@ def list_facts(comparison: Comparison) -> list[Fact]:
         if means:
             best = pick(means, key=lambda label: means[label])
             name = f"{'best ' if len(means) > 1 else ''}{metric} {guarantee}"
-            facts.append(Fact(name, score(means[best], metric), best))
+            facts.append(Fact(name, format_score(means[best], metric), best))
     if chance is not None:
-        facts.append(Fact("chance", score(chance, metric), "the best constant prediction"))
+        facts.append(Fact("chance", format_score(chance, metric), "the best constant prediction"))
     records = sum(client.records for client in plan.clients)
     return [
         *facts,
         Fact("clients", str(len(plan.clients)), f"{records:,} records"),
         Fact("seeds", str(len(seeds)), ", ".join(map(str, seeds[:8])) + "…" * (len(seeds) > 8)),
-        Fact("model", plan.model.name, counted(plan.rounds, "round")),
+        Fact("model", plan.model.name, format_count(plan.rounds, "round")),
         Fact("privacy", plan.privacy.adjacency, f"δ = {plan.privacy.delta:g}"),
     ]
 
@@ -84,10 +84,10 @@ def explain_results(comparison: Comparison) -> list[str]:
     for label in groups:
         if before := comparison.initial_stats(label):
             final = comparison.final_stats(label)
-            reached = "no finite score" if final is None else score(final.mean, metric)
+            reached = "no finite score" if final is None else format_score(final.mean, metric)
             sentences.append(
                 f"{label}: public records alone bring the initial model to "
-                f"{score(before.mean, metric)}; training with the clients ends at {reached}."
+                f"{format_score(before.mean, metric)}; training with the clients ends at {reached}."
             )
     return sentences
 
@@ -99,7 +99,7 @@ def list_warnings(comparison: Comparison, label: str) -> list[str]:
     if not reason:
         return []
     budget, certified = (
-        least_middle_most(collect_epsilons(results, field))
+        format_min_median_max(collect_epsilons(results, field))
         for field in ("epsilon_budget", "epsilon_spent")
     )
     return [
@@ -113,6 +113,6 @@ def describe_comparison(comparison: Comparison) -> str:
     plan, groups = comparison.plan, comparison.groups
     methods = f"{len(groups)} methods" if len(groups) > 1 else next(iter(groups))
     return (
-        f"{plan.data}: {methods}, {counted(len(plan.clients), 'client')}, "
-        f"{counted(plan.rounds, 'round')}; every ε at {comparison.terms}"
+        f"{plan.data}: {methods}, {format_count(len(plan.clients), 'client')}, "
+        f"{format_count(plan.rounds, 'round')}; every ε at {comparison.terms}"
     )

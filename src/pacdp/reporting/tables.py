@@ -7,7 +7,14 @@ from typing import TypeVar
 from pacdp.experiments import RunResult
 from pacdp.experiments.results import collect_epsilons
 from pacdp.federation import ClientResult
-from pacdp.formatting import NOTHING, duration, least_middle_most, number, score, size
+from pacdp.formatting import (
+    MISSING,
+    format_bytes,
+    format_duration,
+    format_min_median_max,
+    format_number,
+    format_score,
+)
 from pacdp.reporting.comparison import Comparison, describe_terms, format_stats
 from pacdp.reporting.figures.base import Table
 from pacdp.reporting.figures.clients import sort_by_budget
@@ -25,10 +32,10 @@ def tabulate_methods(comparison: Comparison) -> Table:
         "before private data": lambda label: format_stats(comparison.initial_stats(label), metric),
         "budget ε": lambda label: _format_epsilons(groups[label], "epsilon_budget"),
         "certified ε": lambda label: _format_epsilons(groups[label], "epsilon_spent"),
-        "total traffic": lambda label: size(
+        "total traffic": lambda label: format_bytes(
             statistics.fmean(result.bytes_per_round * result.rounds for result in groups[label])
         ),
-        "time": lambda label: duration(
+        "time": lambda label: format_duration(
             statistics.fmean(result.seconds for result in groups[label])
         ),
     }
@@ -47,16 +54,16 @@ def tabulate_clients(result: RunResult) -> Table:
     columns: dict[str, Callable[[ClientResult], str]] = {
         "client": lambda client: client.name,
         "records": lambda client: str(client.records),
-        "budget ε": lambda client: number(client.epsilon_budget),
-        "planned ε": lambda client: number(client.epsilon_planned, 6),
-        "spent ε": lambda client: number(client.epsilon_spent, 6),
-        "remaining ε": lambda client: number(client.epsilon_left),
+        "budget ε": lambda client: format_number(client.epsilon_budget),
+        "planned ε": lambda client: format_number(client.epsilon_planned, 6),
+        "spent ε": lambda client: format_number(client.epsilon_spent, 6),
+        "remaining ε": lambda client: format_number(client.epsilon_left),
         "releases made / planned": _format_releases,
-        "σ/C": lambda client: number(client.noise_multiplier),
-        "signal to noise": lambda client: number(client.signal_to_noise),
+        "σ/C": lambda client: format_number(client.noise_multiplier),
+        "signal to noise": lambda client: format_number(client.signal_to_noise),
         "refused": lambda client: str(client.refused),
         "failed": lambda client: str(client.failed),
-        "accuracy": lambda client: score(client.accuracy, "accuracy"),
+        "accuracy": lambda client: format_score(client.accuracy, "accuracy"),
     }
     terms = describe_terms(result.plan)
     caption = f"Seed {result.seed}. ε at {terms}; remaining is budget minus spent."
@@ -71,10 +78,10 @@ def _tabulate(
 
 
 def _format_epsilons(results: Iterable[RunResult], field: str) -> str:
-    return least_middle_most(collect_epsilons(results, field))
+    return format_min_median_max(collect_epsilons(results, field))
 
 
 def _format_releases(client: ClientResult) -> str:
     if client.epsilon_spent is None:
-        return NOTHING
+        return MISSING
     return f"{client.releases} / {client.releases_planned}"

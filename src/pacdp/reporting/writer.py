@@ -10,7 +10,7 @@ from pacdp.curve import Curve
 from pacdp.errors import DataError
 from pacdp.experiments import RunResult
 from pacdp.reporting.page import render_page
-from pacdp.storage import write_whole
+from pacdp.storage import write_atomically
 
 
 def write_report(
@@ -42,7 +42,7 @@ def write_report(
         commands=[shlex.join(command)] if command else [],
         versions=versions or None,
     )
-    write_whole(path, html)
+    write_atomically(path, html)
 
 
 def _load_curve(folders: Sequence[Path]) -> Curve | None:

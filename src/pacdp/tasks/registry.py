@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from pacdp.errors import InputError
 from pacdp.tasks.base import Task
-from pacdp.validation import meant
+from pacdp.validation import suggest
 
 TASKS: dict[str, type[Task]] = {}
 T = TypeVar("T", bound=type[Task])
@@ -36,7 +36,7 @@ def load_task(stored: Any) -> Task:
         raise InputError("task: must be a number of classes, or a table with the task's name")
     name, values = stored["name"], {key: stored[key] for key in stored if key != "name"}
     if name not in TASKS:
-        near = meant(str(name), TASKS)
+        near = suggest(str(name), TASKS)
         raise InputError(f"task = {name!r}: unknown; {near}There are {', '.join(TASKS)}")
     try:
         return TASKS[name](**values)

@@ -4,18 +4,24 @@ Rounds, steps, batches, distance, bound, dimension, averaging and weights cost n
 as long as no private record is looked at. Every method can have the same search.
 """
 
-from pacdp.tuning.coordinate_search import Found, Step, search
-from pacdp.tuning.tuned_configuration import Expected, Promised, Tuned, overruled, with_plan
+from pacdp.tuning.coordinate_search import SearchResult, SearchStep, search_coordinates
+from pacdp.tuning.tuned_configuration import (
+    ExpectedScore,
+    PrivacyTerms,
+    TunedConfiguration,
+    apply_configuration,
+    find_contradiction,
+)
 from pacdp.tuning.tuner import tune
 
 __all__ = [
-    "Expected",
-    "Found",
-    "Promised",
-    "Step",
-    "Tuned",
-    "overruled",
-    "search",
+    "ExpectedScore",
+    "PrivacyTerms",
+    "SearchResult",
+    "SearchStep",
+    "TunedConfiguration",
+    "apply_configuration",
+    "find_contradiction",
+    "search_coordinates",
     "tune",
-    "with_plan",
 ]

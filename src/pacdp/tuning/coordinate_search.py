@@ -17,7 +17,7 @@ Score = Callable[[Point, Sequence[int]], Sequence[float]]
 
 
 @dataclass(frozen=True)
-class Tried:
+class Trial:
     """A value of one setting, and how good it was."""
 
     value: Any
@@ -29,40 +29,40 @@ class Tried:
 
 
 @dataclass(frozen=True)
-class Step:
+class SearchStep:
     """One setting looked at, all others as they stood."""
 
     setting: str
     before: Any
     after: Any
-    tried: tuple[Tried, ...]
+    tried: tuple[Trial, ...]
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """Where the search ended, and how it got there."""
 
     point: dict[str, Any]
-    steps: tuple[Step, ...]
+    steps: tuple[SearchStep, ...]
     trainings: int
 
-    def then(self, later: "Found") -> "Found":
+    def then(self, later: "SearchResult") -> "SearchResult":
         """This search, and one that went on from where it ended."""
         steps, trainings = self.steps + later.steps, self.trainings + later.trainings
-        return Found(later.point, steps, trainings)
+        return SearchResult(later.point, steps, trainings)
 
 
-def search(
+def search_coordinates(
     axes: Mapping[str, Sequence[Any]],
     start: Point,
     score: Score,
     *,
     seeds: Sequence[int],
     sweeps: int,
-) -> Found:
+) -> SearchResult:
     """Improve one setting after the other until nothing moves, or for so many sweeps.
 
-    >>> found = search(
+    >>> found = search_coordinates(
     ...     {"x": [0, 1, 2], "y": [0, 1]}, {"x": 0, "y": 0},
     ...     lambda point, seeds: [-abs(point["x"] - 1) - point["y"]] * 2, seeds=[0, 1], sweeps=3,
     ... )
@@ -78,7 +78,7 @@ def search(
             known[key] = score(candidate, seeds)
         return known[key]
 
-    steps: list[Step] = []
+    steps: list[SearchStep] = []
     for _ in range(sweeps):
         moved = False
         for setting, values in axes.items():
@@ -91,21 +91,21 @@ def search(
             if best.gain > best.error:
                 point[setting] = best.value
             moved = moved or point[setting] != before
-            steps.append(Step(setting, before, point[setting], tried))
+            steps.append(SearchStep(setting, before, point[setting], tried))
         if not moved:
             break
-    return Found(point, tuple(steps), len(seeds) * len(known))
+    return SearchResult(point, tuple(steps), len(seeds) * len(known))
 
 
-def compared(scores: Mapping[str, Sequence[float]], standing: str) -> tuple[Tried, ...]:
+def compare_scores(scores: Mapping[str, Sequence[float]], standing: str) -> tuple[Trial, ...]:
     """Each of several against the one that stands.
 
-    >>> compared({"a": [1.0, 1.0], "b": [2.0, 3.0]}, "a")[1]
-    Tried(value='b', mean=2.5, gain=1.5, error=0.5)
+    >>> compare_scores({"a": [1.0, 1.0], "b": [2.0, 3.0]}, "a")[1]
+    Trial(value='b', mean=2.5, gain=1.5, error=0.5)
     """
     return tuple(_tried(value, own, scores[standing]) for value, own in scores.items())
 
 
-def _tried(value: Any, scores: Sequence[float], standing: Sequence[float]) -> Tried:
+def _tried(value: Any, scores: Sequence[float], standing: Sequence[float]) -> Trial:
     gain = paired_difference(scores, standing)
-    return Tried(value, statistics.fmean(scores), gain.mean, gain.standard_error)
+    return Trial(value, statistics.fmean(scores), gain.mean, gain.standard_error)

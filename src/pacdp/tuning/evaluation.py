@@ -11,7 +11,7 @@ from pacdp.config import Settings
 from pacdp.data import Dataset, Partition
 from pacdp.errors import InputError
 from pacdp.experiments import Experiment
-from pacdp.experiments.offline import setting_for
+from pacdp.experiments.offline import make_proxy_task
 from pacdp.federation import Plan, make_plan, simulate
 from pacdp.methods import Method
 from pacdp.offline import ProxyTask
@@ -19,7 +19,7 @@ from pacdp.offline.grid_simulation import can_stack_plan, planned_bounds, score_
 from pacdp.progress import Progress, ignore_progress
 
 
-class Stage:
+class CandidateEvaluator:
     """Public records as each candidate's representation shows them, made once for each.
 
     Of the private records only the clients' sizes are known here. What has been scored is not
@@ -29,7 +29,7 @@ class Stage:
     >>> from pacdp.experiments import read_experiment
     >>> from pacdp.experiments.prepare import read_data
     >>> heart = read_experiment("heart")
-    >>> Stage(read_data(heart.data, seed=0)).setting(heart).proxy.data.name
+    >>> CandidateEvaluator(read_data(heart.data, seed=0)).proxy_task(heart).proxy.data.name
     'synthetic-for-heart'
     """
 
@@ -50,7 +50,7 @@ class Stage:
         """
         key = _key(experiment, skew, seeds)
         if key not in self._settings:
-            made = setting_for(experiment, read=self.read, progress=self._progress)
+            made = make_proxy_task(experiment, read=self.read, progress=self._progress)
             self._settings[key] = made if skew is None else _uneven(made, skew, seeds)
         return self._settings[key]
 

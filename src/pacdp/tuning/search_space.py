@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from pacdp.experiments import Experiment
-from pacdp.experiments.experiment import merged
+from pacdp.experiments.experiment import merge_settings
 from pacdp.methods import find_method
 
 
-def axes(
+def search_axes(
     experiment: Experiment, method: str, *, clients: Sequence[int], most: int | None
 ) -> dict[str, list[Any]]:
     """The values of each setting that are tried; ``most`` is how many directions there are.
@@ -20,7 +20,7 @@ def axes(
     it held, rounds, steps and C can be changed one at a time.
 
     >>> from pacdp.experiments import read_experiment
-    >>> axes(read_experiment("heart"), "fixed", clients=[200, 100, 80], most=None)["batch"]
+    >>> search_axes(read_experiment("heart"), "fixed", clients=[200, 100, 80], most=None)["batch"]
     ['full', 25, 6]
     """
     usual = float(np.median(clients))
@@ -60,10 +60,10 @@ def _decades(low: int, high: int, each: int) -> list[float]:
     return [float(f"{value:.3g}") for value in np.logspace(low, high, count)]
 
 
-def middle(axes: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+def starting_point(axes: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
     """Where a search starts: numbers in the middle of their axis, and the simplest of the rest.
 
-    >>> middle({"rounds": [1, 2, 5], "batch": ["full", 8]})
+    >>> starting_point({"rounds": [1, 2, 5], "batch": ["full", 8]})
     {'rounds': 2, 'batch': 'full'}
     """
     middling = ("distance", "dimension", "whitening", "rounds", "bound")
@@ -73,30 +73,30 @@ def middle(axes: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
     }
 
 
-def changed(experiment: Experiment, method: str, point: Mapping[str, Any]) -> Experiment:
+def apply_point(experiment: Experiment, method: str, point: Mapping[str, Any]) -> Experiment:
     """The experiment at a point; PAC-DP has one bound for all until F is fitted.
 
     >>> from pacdp.experiments import read_experiment
     >>> heart = read_experiment("heart")
     >>> point = {"distance": 8.0, "rounds": 2, "local steps": 1, "bound": 2.0, "batch": "full",
     ...          "averaging": 0.5}
-    >>> changed(heart, "fixed", point).training.rounds
+    >>> apply_point(heart, "fixed", point).training.rounds
     2
     """
-    return applied(experiment, changes(method, point))
+    return apply_changes(experiment, point_to_changes(method, point))
 
 
-def applied(experiment: Experiment, changes: Mapping[str, Any]) -> Experiment:
+def apply_changes(experiment: Experiment, changes: Mapping[str, Any]) -> Experiment:
     """The experiment with nested changes; a curve is replaced as a whole, never mixed with another.
 
     >>> from pacdp.experiments import read_experiment
     >>> curve = {"family": "power", "coefficients": [2.0, 0.0]}
-    >>> made = applied(read_experiment("heart"), {"methods": {"pac-dp": {"curve": curve}}})
+    >>> made = apply_changes(read_experiment("heart"), {"methods": {"pac-dp": {"curve": curve}}})
     >>> made.methods["pac-dp"]["curve"]
     {'family': 'power', 'coefficients': [2.0, 0.0]}
     """
     content = experiment.model_dump(mode="json", exclude_unset=True, exclude={"profiles"})
-    made = merged(content, changes)
+    made = merge_settings(content, changes)
     # Another curve's domain or evidence would speak for this one.
     for name, settings in changes.get("methods", {}).items():
         if "curve" in settings:
@@ -104,10 +104,10 @@ def applied(experiment: Experiment, changes: Mapping[str, Any]) -> Experiment:
     return Experiment.model_validate(made)
 
 
-def changes(method: str, point: Mapping[str, Any]) -> dict[str, Any]:
+def point_to_changes(method: str, point: Mapping[str, Any]) -> dict[str, Any]:
     """A point as changes of an experiment.
 
-    >>> changes("fixed", {"distance": 8.0, "rounds": 2, "local steps": 1, "bound": 2.0,
+    >>> point_to_changes("fixed", {"distance": 8.0, "rounds": 2, "local steps": 1, "bound": 2.0,
     ...                   "batch": "full", "averaging": 0.5})["training"]["optimiser"]["lr"]
     2.0
     """
@@ -139,10 +139,10 @@ def changes(method: str, point: Mapping[str, Any]) -> dict[str, Any]:
     return made
 
 
-def told(point: Mapping[str, Any]) -> str:
+def format_point(point: Mapping[str, Any]) -> str:
     """A point in words.
 
-    >>> told({"rounds": 5, "batch": "full", "distance": 46.4})
+    >>> format_point({"rounds": 5, "batch": "full", "distance": 46.4})
     'rounds 5, batch full, distance 46.4'
     """
     return ", ".join(

@@ -8,16 +8,20 @@ from typing import Any
 from pydantic import Field, ValidationError, field_validator
 
 from pacdp import formatting
-from pacdp.arithmetic import refuse_other_arithmetic, stamped, without_stamp
-from pacdp.config import Settings, explain
+from pacdp.arithmetic import (
+    add_arithmetic_version,
+    refuse_other_arithmetic,
+    remove_arithmetic_version,
+)
+from pacdp.config import Settings, explain_validation_error
 from pacdp.errors import DataError, InputError
 from pacdp.experiments import Experiment
 from pacdp.experiments.experiment import Changes, nest_changes
-from pacdp.storage import write_whole
-from pacdp.tuning.search_space import applied
+from pacdp.storage import write_atomically
+from pacdp.tuning.search_space import apply_changes
 
 
-class Expected(Settings):
+class ExpectedScore(Settings):
     """How good a plan is on public records, under seeds that nothing was chosen by."""
 
     metric: str
@@ -26,7 +30,7 @@ class Expected(Settings):
     seeds: tuple[int, ...]
 
 
-class Promised(Settings):
+class PrivacyTerms(Settings):
     """The budgets that a plan was made for, with all that an ε must not stand without."""
 
     budgets: tuple[float, ...]
@@ -40,19 +44,19 @@ class Promised(Settings):
         if not self.budgets:
             return "no guarantee"
         scope = "" if self.scope == "total" else ", budget per release"
-        terms = formatting.terms(self.delta, self.adjacency, self.unit)
-        return f"ε = {formatting.least_middle_most(self.budgets)} at {terms}{scope}"
+        terms = formatting.format_terms(self.delta, self.adjacency, self.unit)
+        return f"ε = {formatting.format_min_median_max(self.budgets)} at {terms}{scope}"
 
 
-class Tuned(Settings):
+class TunedConfiguration(Settings):
     """A plan for one experiment and one method, from public data.
 
     >>> from pacdp.experiments import read_experiment
-    >>> made = Tuned(
+    >>> made = TunedConfiguration(
     ...     experiment="heart", method="fixed", track="private-only",
     ...     changes={"training": {"rounds": 5}}, chosen={"rounds": 5}, why=(),
-    ...     expected=Expected(metric="accuracy", mean=0.9, deviation=0.02, seeds=(5, 6)),
-    ...     privacy=Promised(
+    ...     expected=ExpectedScore(metric="accuracy", mean=0.9, deviation=0.02, seeds=(5, 6)),
+    ...     privacy=PrivacyTerms(
     ...         budgets=(0.1,), delta=1e-5, adjacency="zero-out", scope="total", unit="record"
     ...     ),
     ...     trainings=70, version="0.2.0",
@@ -60,7 +64,7 @@ class Tuned(Settings):
     ... )
     >>> print(made.privacy)
     ε = 0.1 at δ = 1e-05, zero-out
-    >>> with_plan(read_experiment("heart"), made).training.rounds
+    >>> apply_configuration(read_experiment("heart"), made).training.rounds
     5
     """
 
@@ -70,8 +74,8 @@ class Tuned(Settings):
     changes: dict[str, Any] = Field(description="What it changes in the experiment.")
     chosen: dict[str, Any] = Field(description="The point of the search.")
     why: tuple[dict[str, Any], ...] = Field(description="Each step: what was tried, what it gave.")
-    expected: Expected = Field(description="How good it is on the proxy, on fresh seeds.")
-    privacy: Promised | None = Field(None, description="What was promised when it was made.")
+    expected: ExpectedScore = Field(description="How good it is on the proxy, on fresh seeds.")
+    privacy: PrivacyTerms | None = Field(None, description="What was promised when it was made.")
     trainings: int = Field(ge=0, description="How many trainings it asked for, all in all.")
     proxy: dict[str, str] = Field(description="The public records that it saw.")
     version: str = Field(description="Of the package.")
@@ -86,22 +90,26 @@ class Tuned(Settings):
 
     def save(self, path: Path) -> None:
         """Write it as JSON."""
-        content = stamped(json.loads(self.model_dump_json()))
-        write_whole(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+        content = add_arithmetic_version(json.loads(self.model_dump_json()))
+        write_atomically(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
     @classmethod
-    def load(cls, path: Path) -> "Tuned":
+    def load(cls, path: Path) -> "TunedConfiguration":
         """Read what :meth:`save` wrote; what another version chose is refused."""
         if not path.is_file():
             raise InputError(f"{path}: there is no such file; pacdp tune makes one")
         try:
             content = json.loads(path.read_text())
-            anew = "pacdp tune EXPERIMENT --out FILE makes a new one"
-            refuse_other_arithmetic(path, content, mark="changes", anew=anew)
-            plain = without_stamp(content) if isinstance(content, dict) else content
+            advice = "pacdp tune EXPERIMENT --out FILE makes a new one"
+            refuse_other_arithmetic(path, content, mark="changes", advice=advice)
+            plain = remove_arithmetic_version(content) if isinstance(content, dict) else content
             return cls.model_validate_json(json.dumps(plain))
         except ValueError as error:
-            told = explain(error, cls) if isinstance(error, ValidationError) else error
+            told = (
+                explain_validation_error(error, cls)
+                if isinstance(error, ValidationError)
+                else error
+            )
             raise DataError(f"{path}: is no plan of pacdp tune ({told})") from error
 
     @property
@@ -110,12 +118,12 @@ class Tuned(Settings):
         return self.model_dump(mode="json", exclude={"changes"})
 
 
-def with_plan(experiment: Experiment, tuned: Tuned) -> Experiment:
+def apply_configuration(experiment: Experiment, tuned: TunedConfiguration) -> Experiment:
     """The experiment as it was tuned; a plan that was made for another is refused.
 
     >>> from pacdp.experiments import read_experiment
     >>> mnist = read_experiment("mnist", curves=False)
-    >>> with_plan(mnist, Tuned.model_construct(experiment="heart"))
+    >>> apply_configuration(mnist, TunedConfiguration.model_construct(experiment="heart"))
     Traceback (most recent call last):
     ...
     pacdp.errors.InputError: configuration: was made for heart, must be for mnist
@@ -126,20 +134,22 @@ def with_plan(experiment: Experiment, tuned: Tuned) -> Experiment:
         )
     chosen = {"method": tuned.method, "tuning": tuned.summary}
     try:
-        return applied(experiment, {**tuned.changes, **chosen})
+        return apply_changes(experiment, {**tuned.changes, **chosen})
     except ValidationError as error:
-        raise DataError(f"configuration: does not fit ({explain(error, Experiment)})") from error
+        raise DataError(
+            f"configuration: does not fit ({explain_validation_error(error, Experiment)})"
+        ) from error
     except (AttributeError, KeyError, TypeError) as error:
         raise DataError("configuration: is damaged (its changes are no settings)") from error
 
 
-def overruled(tuned: Tuned, changes: Changes) -> str | None:
+def find_contradiction(tuned: TunedConfiguration, changes: Changes) -> str | None:
     """The first change that contradicts what was chosen, if any does.
 
-    >>> made = Tuned.model_construct(changes={"training": {"rounds": 5}})
-    >>> overruled(made, ["privacy.epsilon=1.0", "training.rounds=8"])
+    >>> made = TunedConfiguration.model_construct(changes={"training": {"rounds": 5}})
+    >>> find_contradiction(made, ["privacy.epsilon=1.0", "training.rounds=8"])
     'training.rounds=8'
-    >>> overruled(made, ["training.rounds=5"])
+    >>> find_contradiction(made, ["training.rounds=5"])
     """
     nested = nest_changes(changes)
     return next((name for name in nested if _differs(nested[name], tuned.changes)), None)

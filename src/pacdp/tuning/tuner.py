@@ -10,7 +10,7 @@ import numpy as np
 from pacdp import __version__
 from pacdp.data import Dataset
 from pacdp.experiments import Experiment
-from pacdp.experiments.experiment import merged
+from pacdp.experiments.experiment import merge_settings
 from pacdp.experiments.prepare import read_data
 from pacdp.features import Track, fit_features, refuse_public_overlap
 from pacdp.federation.budgets import assign_budgets
@@ -18,11 +18,23 @@ from pacdp.methods import PacDp, find_method, import_method
 from pacdp.offline import Offline, ProxyTask, fit_curve
 from pacdp.offline.configuration import Axis
 from pacdp.progress import Progress, ignore_progress
-from pacdp.tuning.coordinate_search import Found, Step, compared, search
-from pacdp.tuning.evaluation import Stage
-from pacdp.tuning.search_space import applied, axes, changed, changes, middle, told
-from pacdp.tuning.tuned_configuration import Expected, Promised, Tuned
-from pacdp.validation import count
+from pacdp.tuning.coordinate_search import (
+    SearchResult,
+    SearchStep,
+    compare_scores,
+    search_coordinates,
+)
+from pacdp.tuning.evaluation import CandidateEvaluator
+from pacdp.tuning.search_space import (
+    apply_changes,
+    apply_point,
+    format_point,
+    point_to_changes,
+    search_axes,
+    starting_point,
+)
+from pacdp.tuning.tuned_configuration import ExpectedScore, PrivacyTerms, TunedConfiguration
+from pacdp.validation import require_count
 
 # The first is the standard by which the others must not lose.
 WEIGHTS = ("size", "tempered", "inverse-noise", "inverse-variance")
@@ -58,16 +70,16 @@ def tune(
     sweeps: int = 2,
     start: Mapping[str, Any] | None = None,
     only: Sequence[str] | None = None,
-    stage: Stage | None = None,
+    evaluator: CandidateEvaluator | None = None,
     progress: Progress = ignore_progress,
-) -> Tuned:
+) -> TunedConfiguration:
     """Choose a plan for a method on public data, under the experiment's own budgets.
 
     Every method gets the same settings to be searched, the same seeds and the same sweeps. PAC-DP
     then has F fitted under the plan that was found, and a rival its bound and distance searched
     more finely. The search starts in the middle of everything, or at ``start``. ``only`` names the
     settings that it may move; then nothing else is chosen either, and PAC-DP keeps one bound for
-    all. A ``stage`` that has seen other searches of the same data saves what they share.
+    all. A ``evaluator`` that has seen other searches of the same data saves what they share.
 
     >>> from pacdp.experiments import read_experiment
     >>> found = tune(read_experiment("heart"), method="fedavg", seeds=1, sweeps=1)
@@ -77,13 +89,15 @@ def tune(
     name = experiment.method if method is None else method
     kind = find_method(import_method(name))
     for option, number in (("--seeds", seeds), ("--sweeps", sweeps)):
-        count(option, number)
+        require_count(option, number)
     private = kind.private
-    stage = stage or Stage(read_data(experiment.data, seed=0), progress=progress)
+    evaluator = evaluator or CandidateEvaluator(
+        read_data(experiment.data, seed=0), progress=progress
+    )
     trainings = _Count(f"tuning {experiment.name}", progress)
-    dataset, split = stage.read
+    dataset, split = evaluator.read
     sizes = split.named_sizes if dataset.unit == "record" else split.named_units(dataset)
-    searched = axes(
+    searched = search_axes(
         *(experiment, name),
         clients=list(sizes.values()),
         most=_directions(experiment, dataset, progress),
@@ -96,41 +110,43 @@ def tune(
     finer = private and "curve" not in kind.required_settings and only is None
     cells = _cells(seeds) * fits + 2 * _FINE * seeds * finer
     after = (2 * len(_rules(experiment)) * seeds if weighed else 0) + cells + seeds
-    begun = {**middle(searched), "weights": experiment.server.weights, **(start or {})}
+    begun = {**starting_point(searched), "weights": experiment.server.weights, **(start or {})}
     if only is not None:
         searched = {name: values for name, values in searched.items() if name in only}
     trainings.expect(sweeps * sum(map(len, searched.values())) * seeds + after)
 
     def score(point: Mapping[str, Any], seeds: Sequence[int]) -> list[float]:
         moved = {key: value for key, value in point.items() if value != begun[key]}
-        trainings.begin(told(moved) or "where it starts", len(seeds))
-        candidate = changed(experiment, name, point)
-        return stage.scores(candidate, candidate.build_method(name), seeds)
+        trainings.begin(format_point(moved) or "where it starts", len(seeds))
+        candidate = apply_point(experiment, name, point)
+        return evaluator.scores(candidate, candidate.build_method(name), seeds)
 
-    found = search(searched, begun, score, seeds=range(seeds), sweeps=sweeps)
+    found = search_coordinates(searched, begun, score, seeds=range(seeds), sweeps=sweeps)
     trainings.expect(after)
     if weighed:
-        found = _weighed(experiment, name, stage, found, range(seeds), trainings)
+        found = _weighed(experiment, name, evaluator, found, range(seeds), trainings)
     if finer:
         around = _finer(found.point)
-        found = found.then(search(around, found.point, score, seeds=range(seeds), sweeps=1))
-    made = changes(name, found.point)
+        found = found.then(
+            search_coordinates(around, found.point, score, seeds=range(seeds), sweeps=1)
+        )
+    made = point_to_changes(name, found.point)
     if fits:
-        planned = changed(experiment, name, found.point)
+        planned = apply_point(experiment, name, found.point)
         curve = fit_curve(
-            _proxy_task(stage, planned),
+            _proxy_task(evaluator, planned),
             _grid(found.point["bound"], budgets, seeds),
             progress=lambda *_: trainings.begin("F under the plan"),
         )
-        made = merged(made, {"methods": {name: {"curve": curve.model_dump(mode="json")}}})
-    final = applied(experiment, made)
+        made = merge_settings(made, {"methods": {name: {"curve": curve.model_dump(mode="json")}}})
+    final = apply_changes(experiment, made)
     fresh = range(seeds, 2 * seeds)
     trainings.expect(seeds)
     trainings.begin("what may be expected", seeds)
-    reached = stage.scores(final, final.build_method(name), fresh)
-    proxy = stage.proxy_task(final).proxy
+    reached = evaluator.scores(final, final.build_method(name), fresh)
+    proxy = evaluator.proxy_task(final).proxy
     progress(f"tuning {experiment.name}", trainings.done, trainings.done)
-    return Tuned(
+    return TunedConfiguration(
         experiment=experiment.name,
         method=name,
         track=_track(final),
@@ -138,13 +154,13 @@ def tune(
         chosen=found.point,
         # As a file has it, so that what is read is what was written.
         why=tuple({**asdict(s), "tried": [asdict(one) for one in s.tried]} for s in found.steps),
-        expected=Expected(
+        expected=ExpectedScore(
             metric=proxy.data.task.score_name,
             mean=statistics.fmean(reached),
             deviation=statistics.stdev(reached) if seeds > 1 else 0.0,
             seeds=tuple(fresh),
         ),
-        privacy=Promised(
+        privacy=PrivacyTerms(
             budgets=tuple(sorted(set(budgets))) if private else (),
             delta=experiment.privacy.delta,
             adjacency=experiment.privacy.adjacency,
@@ -192,11 +208,11 @@ def _learned_from(experiment: Experiment, dataset: Dataset) -> dict[str, str]:
 def _weighed(
     experiment: Experiment,
     method: str,
-    stage: Stage,
-    found: Found,
+    evaluator: CandidateEvaluator,
+    found: SearchResult,
     seeds: Sequence[int],
     trainings: _Count,
-) -> Found:
+) -> SearchResult:
     """The weights that gain most, of those that do not lose to sizes where labels are uneven.
 
     How labels are dealt out among the clients is not known, so a rule must be safe however they
@@ -207,21 +223,21 @@ def _weighed(
     for skew in (None, SKEW):
         scores[skew] = {}
         for rule in rules:
-            candidate = changed(experiment, method, {**found.point, "weights": rule})
+            candidate = apply_point(experiment, method, {**found.point, "weights": rule})
             made = candidate.build_method(method)
             trainings.begin(f"weights by {rule}", len(seeds))
-            scores[skew][rule] = stage.scores(candidate, made, seeds, skew=skew)
-    uneven = compared(scores[SKEW], WEIGHTS[0])
+            scores[skew][rule] = evaluator.scores(candidate, made, seeds, skew=skew)
+    uneven = compare_scores(scores[SKEW], WEIGHTS[0])
     safe = [one.value for one in uneven if one.gain >= -one.error]
     standing = found.point["weights"] if found.point["weights"] in safe else WEIGHTS[0]
-    alike = compared(scores[None], standing)
+    alike = compare_scores(scores[None], standing)
     best = max((one for one in alike if one.value in safe), key=lambda one: one.mean)
     chosen = best.value if best.gain > best.error else standing
     steps = (
-        Step("weights, labels uneven", WEIGHTS[0], " or ".join(safe), uneven),
-        Step("weights", found.point["weights"], chosen, alike),
+        SearchStep("weights, labels uneven", WEIGHTS[0], " or ".join(safe), uneven),
+        SearchStep("weights", found.point["weights"], chosen, alike),
     )
-    return Found(
+    return SearchResult(
         {**found.point, "weights": chosen},
         (*found.steps, *steps),
         found.trainings + 2 * len(rules) * len(seeds),
@@ -232,12 +248,12 @@ def _rules(experiment: Experiment) -> list[str]:
     return list(dict.fromkeys([*WEIGHTS, experiment.server.weights]))
 
 
-def _proxy_task(stage: Stage, planned: Experiment) -> ProxyTask:
+def _proxy_task(evaluator: CandidateEvaluator, planned: Experiment) -> ProxyTask:
     """What the grid of F is trained under: the plan that was found."""
     made = planned.build_method(PacDp.name)
     assert isinstance(made, PacDp)
     return replace(
-        stage.proxy_task(planned),
+        evaluator.proxy_task(planned),
         recipe=planned.recipe,
         schedule=made.schedule,
     )

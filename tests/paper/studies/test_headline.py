@@ -5,11 +5,11 @@ import csv
 import pytest
 
 from pacdp.experiments import RunResult
-from pacdp.paper.studies.artifact_store import Shelf
-from pacdp.paper.studies.headline import headline, replaced
+from pacdp.paper.studies.artifact_store import ArtifactStore
+from pacdp.paper.studies.headline import build_headline, replace_one_epsilons
 from pacdp.paper.studies.study import read_study
 from pacdp.privacy import calibrate
-from pacdp.tuning import Tuned
+from pacdp.tuning import TunedConfiguration
 
 
 @pytest.fixture(scope="module")
@@ -17,14 +17,14 @@ def made(tmp_path_factory):
     study = read_study("headline", profile="smoke")
     # Heart alone: the other line is in the whole smoke run.
     study = study.model_copy(update={"entries": study.entries[-1:]})
-    shelf = Shelf(tmp_path_factory.mktemp("headline") / "out", profile="smoke")
+    store = ArtifactStore(tmp_path_factory.mktemp("headline") / "out", profile="smoke")
     told = []
-    part = headline(study, shelf, lambda words, steps: told.append(steps))
-    return study, shelf, part, sum(told)
+    part = build_headline(study, store, lambda words, steps: told.append(steps))
+    return study, store, part, sum(told)
 
 
-def results(shelf):
-    return [RunResult.load_file(path) for path in sorted((shelf.folder / "runs").iterdir())]
+def results(store):
+    return [RunResult.load_file(path) for path in sorted((store.folder / "runs").iterdir())]
 
 
 def test_every_run_is_certified_within_its_budget(made):
@@ -51,14 +51,16 @@ def test_runs_split_off_test_records_that_no_search_and_no_other_run_has_seen(ma
 
 
 def test_the_plan_is_frozen_and_rivals_had_the_same_search(made):
-    _, shelf, _, _ = made
-    plans = {one.method: one for one in map(Tuned.load, (shelf.folder / "plans").iterdir())}
+    _, store, _, _ = made
+    plans = {
+        one.method: one for one in map(TunedConfiguration.load, (store.folder / "plans").iterdir())
+    }
     assert set(plans) == {"pac-dp", "fixed", "fedavg"}
     searched = [
         {step["setting"] for step in plans[name].why} - {"schedule"} for name in ("pac-dp", "fixed")
     ]
     assert searched[0] == searched[1]
-    runs = [one for one in results(shelf) if one.plan.method == "pac-dp"]
+    runs = [one for one in results(store) if one.plan.method == "pac-dp"]
     # The same plan whatever the split: what was chosen cannot depend on it.
     assert len({one.plan.training.model_dump_json() for one in runs}) == 1
     assert len({str(one.plan.settings) for one in runs}) == 1
@@ -66,7 +68,7 @@ def test_the_plan_is_frozen_and_rivals_had_the_same_search(made):
 
 def test_replace_one_is_what_the_same_noise_certifies_there(made):
     one = next(one for one in results(made[1]) if one.plan.method == "pac-dp")
-    (epsilon,) = replaced(one)
+    (epsilon,) = replace_one_epsilons(one)
     task = one.plan.clients[0]
     noise = calibrate(
         epsilon=epsilon,
@@ -89,6 +91,6 @@ def test_tracks_stand_in_tables_of_their_own(made):
 
 
 def test_whoever_waits_is_told_how_much_there_is(made):
-    from pacdp.paper.studies.reproduce import portions
+    from pacdp.paper.studies.reproduce import list_work
 
-    assert made[3] == sum(one.steps for one in portions(made[0]))
+    assert made[3] == sum(one.steps for one in list_work(made[0]))

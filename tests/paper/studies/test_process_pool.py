@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from pacdp.errors import InputError, TrainingError
-from pacdp.paper.studies.artifact_store import Shelf
-from pacdp.paper.studies.process_pool import make_at_once
-from pacdp.paper.studies.reproduce import portions, reproduce
-from pacdp.paper.studies.section import Portion, quiet
+from pacdp.paper.studies.artifact_store import ArtifactStore
+from pacdp.paper.studies.process_pool import run_in_parallel
+from pacdp.paper.studies.reproduce import list_work, reproduce
+from pacdp.paper.studies.section import WorkItem, quiet
 from pacdp.paper.studies.study import read_study
 
 SCRIPT = """
@@ -34,24 +34,24 @@ if __name__ == "__main__":
 """
 
 
-def forever(name: str, shelf: Shelf, observe: object) -> None:
-    (shelf.folder / f"{name}.pid").write_text(str(os.getpid()))
+def forever(name: str, store: ArtifactStore, observe: object) -> None:
+    (store.folder / f"{name}.pid").write_text(str(os.getpid()))
     time.sleep(600)
-    (shelf.folder / f"{name}.ended").touch()
+    (store.folder / f"{name}.ended").touch()
 
 
-def refuse(shelf: Shelf, observe: object) -> None:
+def refuse(store: ArtifactStore, observe: object) -> None:
     # Not before the other has begun.
-    wait_for(lambda: begun(shelf.folder / "a.pid"))
+    wait_for(lambda: begun(store.folder / "a.pid"))
     raise InputError("one line")
 
 
-def dies(shelf: Shelf, observe: object) -> None:
+def dies(store: ArtifactStore, observe: object) -> None:
     os._exit(9)
 
 
-def note(name: str, shelf: Shelf, observe: object) -> None:
-    (shelf.folder / name).write_text(str(os.getpid()))
+def note(name: str, store: ArtifactStore, observe: object) -> None:
+    (store.folder / name).write_text(str(os.getpid()))
 
 
 def wait_for(true):
@@ -76,38 +76,38 @@ def gone(mark):
 
 
 def test_every_portion_is_made_by_another_process_and_told(tmp_path):
-    shelf, told = Shelf(tmp_path / "out", profile="smoke"), []
-    portions = [Portion(name, 2, partial(note, name)) for name in "abcde"]
-    make_at_once(portions, shelf, jobs=2, observe=lambda *one: told.append(one))
+    store, told = ArtifactStore(tmp_path / "out", profile="smoke"), []
+    portions = [WorkItem(name, 2, partial(note, name)) for name in "abcde"]
+    run_in_parallel(portions, store, jobs=2, observe=lambda *one: told.append(one))
     assert sorted(told) == [(name, 2) for name in "abcde"]
-    makers = {int((shelf.folder / name).read_text()) for name in "abcde"}
+    makers = {int((store.folder / name).read_text()) for name in "abcde"}
     assert os.getpid() not in makers
     assert len(makers) <= 2
 
 
 def test_a_refusal_stops_the_others(tmp_path):
-    shelf = Shelf(tmp_path / "out", profile="smoke")
-    portions = [Portion("a", 1, partial(forever, "a")), Portion("b", 1, refuse)]
+    store = ArtifactStore(tmp_path / "out", profile="smoke")
+    portions = [WorkItem("a", 1, partial(forever, "a")), WorkItem("b", 1, refuse)]
     with pytest.raises(InputError, match="one line"):
-        make_at_once(portions, shelf, jobs=2, observe=quiet)
-    assert gone(shelf.folder / "a.pid")
-    assert not (shelf.folder / "a.ended").exists()
+        run_in_parallel(portions, store, jobs=2, observe=quiet)
+    assert gone(store.folder / "a.pid")
+    assert not (store.folder / "a.ended").exists()
 
 
 def test_a_study_is_made_ahead_and_then_only_read(tmp_path):
     study, told = read_study("heart", profile="smoke"), []
-    shelf = Shelf(tmp_path / "out", profile="smoke")
-    reproduce([study], shelf, jobs=2, observe=lambda words, steps: told.append(steps))
-    assert sum(told) == sum(one.steps for one in portions(study))
+    store = ArtifactStore(tmp_path / "out", profile="smoke")
+    reproduce([study], store, jobs=2, observe=lambda words, steps: told.append(steps))
+    assert sum(told) == sum(one.steps for one in list_work(study))
     # Whoever reads told nobody: all of it was made, and told, by helpers.
-    assert len(told) == len(portions(study))
-    assert (shelf.folder / "results" / "heart.md").is_file()
+    assert len(told) == len(list_work(study))
+    assert (store.folder / "results" / "heart.md").is_file()
 
 
 def test_a_helper_that_dies_is_no_silence(tmp_path):
-    shelf = Shelf(tmp_path / "out", profile="smoke")
+    store = ArtifactStore(tmp_path / "out", profile="smoke")
     with pytest.raises(TrainingError, match="a helper was ended from outside"):
-        make_at_once([Portion("a", 1, dies)], shelf, jobs=1, observe=quiet)
+        run_in_parallel([WorkItem("a", 1, dies)], store, jobs=1, observe=quiet)
 
 
 def test_helpers_end_with_who_waits_for_them(tmp_path):

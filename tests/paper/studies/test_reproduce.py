@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from pacdp.experiments import RunResult
-from pacdp.paper.studies.study import label, read_study, studies
+from pacdp.paper.studies.study import label_arm, list_studies, read_study
 from tests.cli.command import refused, run
 
 # What a program measured of the clock is another every time.
@@ -23,8 +23,8 @@ def folder(tmp_path_factory):
 
 
 def contests():
-    made = [read_study(name, profile="smoke") for name in studies()]
-    return [study for study in made if study.kind == "contest"]
+    made = [read_study(name, profile="smoke") for name in list_studies()]
+    return [study for study in made if study.kind == "comparison"]
 
 
 def lines(folder, name):
@@ -32,7 +32,7 @@ def lines(folder, name):
         return list(csv.DictReader(stream))
 
 
-@pytest.mark.parametrize("name", studies())
+@pytest.mark.parametrize("name", list_studies())
 def test_every_study_has_its_table_and_its_figure(folder, name):
     text = (folder / "results" / f"{name}.md").read_text()
     assert text in (folder / "results.md").read_text()
@@ -77,7 +77,7 @@ def test_every_contest_has_a_page(folder, study):
     assert "://" not in html
     certified = [arm for arm in study.arms if "certified" in study.arm(arm).readings]
     shown = certified or study.arms
-    assert all(label(arm) in html for arm in (*shown, *study.paper.final))
+    assert all(label_arm(arm) in html for arm in (*shown, *study.paper.final))
     assert f"pacdp reproduce {study.name} --profile smoke" in html
 
 
@@ -86,7 +86,7 @@ def test_other_data_are_named(folder):
     assert "**Here:** digits for mnist, 6 clients" in text
     assert "**Here:** heart, 4 clients" in (folder / "results" / "heart.md").read_text()
     assert "mnist: digits for mnist" in (folder / "results" / "curves.md").read_text()
-    for name in studies():
+    for name in list_studies():
         assert "and no result" in (folder / "results" / f"{name}.md").read_text()
     assert {row["data"] for row in lines(folder, "cifar10")} == {"synthetic for cifar10"}
 
@@ -150,7 +150,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(folder, tmp_path):
 
 def test_studies_are_listed():
     text = run("reproduce", "list").stdout
-    assert [line.split()[0] for line in text.splitlines()] == studies()
+    assert [line.split()[0] for line in text.splitlines()] == list_studies()
 
 
 def test_helpers_make_what_one_process_makes(folder, tmp_path):

@@ -9,12 +9,24 @@ from hypothesis import strategies as st
 
 from pacdp.curve import Curve, CurveEvidence
 from pacdp.errors import DataError, InputError
-from pacdp.experiments import RunResult, prepare, read_experiment
-from pacdp.experiments.execute import execute
+from pacdp.experiments import RunResult, prepare_run, read_experiment
+from pacdp.experiments.execute import simulate_run
 from pacdp.methods import METHODS
-from pacdp.paper.studies.jobs import Cell, best_fixed, cells, held, job
-from pacdp.paper.studies.study import PROFILES, READINGS, experiment_of, read_study, studies
-from pacdp.paper.studies.summary import Gain, Row, gather
+from pacdp.paper.studies.jobs import (
+    StudyRun,
+    budget_shares,
+    build_job,
+    list_runs,
+    select_fixed_bound,
+)
+from pacdp.paper.studies.study import (
+    PROFILES,
+    READINGS,
+    list_studies,
+    load_study_experiment,
+    read_study,
+)
+from pacdp.paper.studies.summary import AccuracyGain, ArmResult, collect_results
 
 F = Curve(family="power", coefficients=(1.0, 0.4), domain=(0.001, 100.0))
 
@@ -25,19 +37,21 @@ def scored(scores, budgets=(0.1, 1.0), bounds=(0.1, 1.0, 10.0)):
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-@pytest.mark.parametrize("name", studies())
+@pytest.mark.parametrize("name", list_studies())
 def test_every_size_of_every_study_can_be_made(name, profile):
     study = read_study(name, profile=profile)
     assert study.name == name
-    for cell in cells(study) if study.kind == "contest" else ():
-        made = job(study, cell, profile=profile, fit=lambda experiment: scored([[1, 2, 3]] * 2))
+    for cell in list_runs(study) if study.kind == "comparison" else ():
+        made = build_job(
+            study, cell, profile=profile, fit=lambda experiment: scored([[1, 2, 3]] * 2)
+        )
         assert made.method.name in METHODS
     for experiment in study.experiments:
-        assert experiment_of(experiment, study.changes, profile=profile).name == experiment
+        assert load_study_experiment(experiment, study.changes, profile=profile).name == experiment
 
 
 def test_what_the_paper_shows_is_there():
-    desk = {name: read_study(name, profile="desk") for name in studies()}
+    desk = {name: read_study(name, profile="desk") for name in list_studies()}
     assert all(study.seeds >= 3 for study in desk.values())
     for name in ("mnist", "cifar10", "cifar100", "heart", "heart-dnn"):
         study = read_study(name, profile="full")
@@ -51,7 +65,9 @@ def test_what_the_paper_shows_is_there():
     assert table["pac-dp"] == {5: 0.845, 10: 0.880, 15: 0.903, 20: 0.898, 25: 0.902}
     assert desk["mnist-personalised"].rounds == (5, 10, 15, 20, 25)
     assert (
-        experiment_of("mnist", desk["mnist-personalised"].changes, profile="desk").training.rounds
+        load_study_experiment(
+            "mnist", desk["mnist-personalised"].changes, profile="desk"
+        ).training.rounds
         == 25
     )
 
@@ -59,14 +75,14 @@ def test_what_the_paper_shows_is_there():
 def test_every_row_stands_twice():
     study = read_study("heart", profile="smoke")
     for arm in study.arms:
-        assert {c.reading for c in cells(study) if c.arm == arm} == set(READINGS)
+        assert {c.reading for c in list_runs(study) if c.arm == arm} == set(READINGS)
 
 
 def test_readings_differ_in_what_a_budget_covers_and_in_nothing_else():
     study = read_study("heart", profile="smoke")
 
     def made(arm, reading):
-        return job(study, Cell(arm, reading, None, 0), profile="smoke", fit=lambda e: F)
+        return build_job(study, StudyRun(arm, reading, None, 0), profile="smoke", fit=lambda e: F)
 
     published, certified = (made("pac-dp", reading).experiment for reading in READINGS)
     assert (published.privacy.scope, certified.privacy.scope) == ("per-release", "total")
@@ -82,40 +98,42 @@ def test_readings_differ_in_what_a_budget_covers_and_in_nothing_else():
 
 def test_a_run_is_known_by_all_that_decides_it():
     study = read_study("heart", profile="smoke")
-    cell = Cell("pac-dp", "certified", None, 0)
-    first = job(study, cell, profile="smoke", fit=lambda e: F)
-    again = job(study, cell, profile="smoke", fit=lambda e: F)
+    cell = StudyRun("pac-dp", "certified", None, 0)
+    first = build_job(study, cell, profile="smoke", fit=lambda e: F)
+    again = build_job(study, cell, profile="smoke", fit=lambda e: F)
     assert first.key == again.key
     steeper = F.model_copy(update={"coefficients": (1.0, 0.5)})
     others = [
-        job(study, Cell("pac-dp", "certified", None, 1), profile="smoke", fit=lambda e: F),
-        job(study, Cell("pac-dp", "certified", 0.5, 0), profile="smoke", fit=lambda e: F),
-        job(study, cell, profile="smoke", fit=lambda e: steeper),
-        job(study, cell, profile="desk", fit=lambda e: F),
+        build_job(
+            study, StudyRun("pac-dp", "certified", None, 1), profile="smoke", fit=lambda e: F
+        ),
+        build_job(study, StudyRun("pac-dp", "certified", 0.5, 0), profile="smoke", fit=lambda e: F),
+        build_job(study, cell, profile="smoke", fit=lambda e: steeper),
+        build_job(study, cell, profile="desk", fit=lambda e: F),
     ]
     assert len({first.key, *(other.key for other in others)}) == 5
 
 
 def test_a_fixed_bound_gets_the_same_tuning():
     curve = scored([[0.9, 0.5, 0.1], [0.2, 0.5, 0.9]])
-    assert best_fixed(curve, {0.1: 1.0}) == 0.1
-    assert best_fixed(curve, {1.0: 1.0}) == 10.0
-    assert best_fixed(curve, {0.1: 0.3, 1.0: 0.7}) == 10.0
+    assert select_fixed_bound(curve, {0.1: 1.0}) == 0.1
+    assert select_fixed_bound(curve, {1.0: 1.0}) == 10.0
+    assert select_fixed_bound(curve, {0.1: 0.3, 1.0: 0.7}) == 10.0
     # Between two budgets their scores are mixed.
-    assert best_fixed(curve, {10**-0.6: 1.0}) == 0.1
+    assert select_fixed_bound(curve, {10**-0.6: 1.0}) == 0.1
 
 
 @given(st.lists(st.sampled_from([0.1, 0.5, 2.0]), min_size=1, max_size=9))
 def test_shares_of_budgets_add_up(budgets):
-    shares = held(tuple(budgets))
+    shares = budget_shares(tuple(budgets))
     assert set(shares) == set(budgets)
     assert sum(shares.values()) == pytest.approx(1)
 
 
 def run_result(seed=0, *, changes=()):
     experiment = read_experiment("heart", profile="smoke", changes=list(changes))
-    ready = prepare(experiment, seed=seed)
-    return RunResult.of(ready, execute(ready))
+    ready = prepare_run(experiment, seed=seed)
+    return RunResult.of(ready, simulate_run(ready))
 
 
 def test_a_result_comes_back_as_it_was(tmp_path):
@@ -156,7 +174,7 @@ def test_a_damaged_result_is_refused(tmp_path, change, said):
 
 
 def test_rows_count_rounds_to_a_target_and_say_where_it_is_not_reached():
-    row = Row("pac-dp", "certified", [run_result(seed) for seed in range(2)])
+    row = ArmResult("pac-dp", "certified", [run_result(seed) for seed in range(2)])
     seen = [row.over_rounds(run) for run in row.runs]
     assert row.rounds_to(0.0) == [1, 1]
     assert row.rounds_to(1.01) == [None, None]
@@ -170,15 +188,15 @@ def test_rows_count_rounds_to_a_target_and_say_where_it_is_not_reached():
 def test_gains_are_taken_seed_by_seed():
     study = read_study("heart", profile="smoke").model_copy(update={"arms": ("pac-dp", "aqc")})
     runs = {
-        Cell(arm, reading, None, seed): run_result(seed)
+        StudyRun(arm, reading, None, seed): run_result(seed)
         for arm in study.arms
         for reading in READINGS
         for seed in range(2)
     }
-    from pacdp.paper.studies.summary import gains
+    from pacdp.paper.studies.summary import compute_gains
 
     study = study.model_copy(update={"epsilons": ()})
-    (gain,) = gains(gather(study, runs, profile="smoke", data="heart"))
+    (gain,) = compute_gains(collect_results(study, runs, profile="smoke", data="heart"))
     assert (gain.other, gain.points, gain.standard_error) == ("aqc", 0, 0)
 
 
@@ -194,7 +212,7 @@ def test_gains_are_taken_seed_by_seed():
     ],
 )
 def test_a_win_holds_at_95_percent_for_so_many_seeds(points, error, seeds, verdict):
-    assert Gain("fixed", points, error, seeds).verdict == verdict
+    assert AccuracyGain("fixed", points, error, seeds).verdict == verdict
 
 
 def test_unknown_studies_and_sizes_are_refused():

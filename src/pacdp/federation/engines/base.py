@@ -16,7 +16,7 @@ from pacdp.federation.engines.threaded import ThreadedEngine
 from pacdp.federation.local_model import LocalModel
 from pacdp.federation.messages import Answers, Broadcast
 from pacdp.plugins import import_object, is_path
-from pacdp.validation import member
+from pacdp.validation import require_member
 
 
 class Engine(Protocol):
@@ -56,7 +56,7 @@ def choose_engine(name: str, local_model: LocalModel, *, make: Callable[[], Loca
     if is_path(name):
         kind: type[Engine] = import_object("engine", name)
     else:
-        kind = ENGINES[member("engine", name, ("auto", *ENGINES))]
+        kind = ENGINES[require_member("engine", name, ("auto", *ENGINES))]
     if misfit := kind.explain_misfit(local_model):
         raise InputError(f"engine = {name}: {misfit}")
     return kind(local_model, make)

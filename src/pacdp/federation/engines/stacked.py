@@ -17,7 +17,7 @@ from torch import Tensor
 from pacdp.clipping import NoiseSource, SimulatedNoise
 from pacdp.clipping.numerics import check_noise, grid_step
 from pacdp.clipping.sequential import LinearStep
-from pacdp.errors import BudgetExceededError, located
+from pacdp.errors import BudgetExceededError, add_location
 from pacdp.federation.batches import Padded, PaddedBatches
 from pacdp.federation.client import Client
 from pacdp.federation.client_context import local_batches
@@ -215,7 +215,7 @@ class StackedEngine:
                     sums, noise, **{name: value[:active] for name, value in cells.items()}
                 )
             except Exception as error:
-                raise located(error, _describe(group[:active], number, step)) from error
+                raise add_location(error, _describe(group[:active], number, step)) from error
             if active < len(group):
                 # Those that are done stand still, or would if an optimiser had no memory.
                 released = {

@@ -4,15 +4,15 @@ from collections.abc import Mapping
 
 from matplotlib.figure import Figure
 
-from pacdp.paper.studies.summary import Gain
+from pacdp.paper.studies.summary import AccuracyGain
 from pacdp.reporting.figures.palette import STYLES
 from pacdp.stats import confidence_radius
 
 # Panel, row, series.
-Panels = Mapping[str, Mapping[str, Mapping[str, Gain]]]
+Panels = Mapping[str, Mapping[str, Mapping[str, AccuracyGain]]]
 
 
-def gains_figure(panels: Panels) -> Figure:
+def draw_gains(panels: Panels) -> Figure:
     """One panel below the other; in each a row for each thing, and a mark for each series."""
     rows = [max(len(panel), 1) for panel in panels.values()]
     figure = Figure(figsize=(8.5, 1.2 + 0.5 * sum(rows) + 0.7 * len(rows)), layout="constrained")

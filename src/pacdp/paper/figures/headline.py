@@ -17,7 +17,7 @@ _MARKS: dict[str, dict[str, Any]] = {
 }
 
 
-def headline_figure(bars: Sequence[Mapping[str, Any]]) -> Figure:
+def draw_headline(bars: Sequence[Mapping[str, Any]]) -> Figure:
     """One row for each setting and track, accuracy across."""
     figure = Figure(figsize=(9, 1.6 + 0.42 * len(bars)), layout="constrained")
     axes = figure.add_subplot()

@@ -9,23 +9,23 @@ from matplotlib.ticker import MaxNLocator
 
 from pacdp.curve import Curve
 from pacdp.curve.paper import PUBLISHED_CURVES
-from pacdp.paper.studies.study import READINGS, Reading, Study, label
-from pacdp.paper.studies.summary import Found, Row
+from pacdp.paper.studies.study import READINGS, Reading, Study, label_arm
+from pacdp.paper.studies.summary import ArmResult, StudyResult
 from pacdp.reporting.figures.palette import SeriesStyle, series_style
 
 Styles = Mapping[str, SeriesStyle]
 # More lines than this in one panel cannot be told apart.
-CROWD = 6
+MAX_LINES = 6
 
 
-def panels(study: Study) -> list[list[str]]:
+def group_arms(study: Study) -> list[list[str]]:
     """Which arms are drawn together: thresholds, and rivals with the best-known of ours.
 
     >>> from pacdp.paper.studies.study import read_study
-    >>> [len(panel) for panel in panels(read_study("heart", profile="smoke"))]
+    >>> [len(panel) for panel in group_arms(read_study("heart", profile="smoke"))]
     [6, 6]
     """
-    if len(study.arms) <= CROWD:
+    if len(study.arms) <= MAX_LINES:
         return [list(study.arms)]
     ours = [arm for arm in study.arms if study.arm(arm).method == "pac-dp"]
     fixed = [arm for arm in study.arms if study.arm(arm).method == "fixed"]
@@ -33,9 +33,9 @@ def panels(study: Study) -> list[list[str]]:
     return [ours + fixed, ours[:1] + others]
 
 
-def contest_figure(found: Found) -> Figure:
+def draw_comparison(found: StudyResult) -> Figure:
     """For each panel: accuracy by round under both readings, and by budget where it was swept."""
-    drawn = panels(found.study)
+    drawn = group_arms(found.study)
     kinds: list[Reading | None] = [
         reading for reading in READINGS if any(row.reading == reading for row in found.rows)
     ]
@@ -63,14 +63,14 @@ def contest_figure(found: Found) -> Figure:
 
 
 def _by_round(
-    axes: Axes, found: Found, arms: Sequence[str], reading: Reading, styles: Styles
+    axes: Axes, found: StudyResult, arms: Sequence[str], reading: Reading, styles: Styles
 ) -> None:
     for arm in arms:
         row = found.row(arm, reading)
         if row is not None:
             seen = [row.over_rounds(run) for run in row.runs]
             values = 100 * np.array([list(one.values()) for one in seen])
-            _line(axes, styles[arm], label(arm), list(seen[0]), values)
+            _line(axes, styles[arm], label_arm(arm), list(seen[0]), values)
         shown = reading == "as-published" and found.profile != "smoke"
         reported = _reported(found, arm, row) if shown else {}
         if reported:
@@ -78,7 +78,7 @@ def _by_round(
                 *(list(reported), [100 * value for value in reported.values()], "*"),
                 color=styles[arm].colour,
                 markersize=9,
-                label=f"{label(arm)}, the paper",
+                label=f"{label_arm(arm)}, the paper",
             )
     axes.set_xlabel("round")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -87,7 +87,7 @@ def _by_round(
     axes.set_title(reading, fontsize="medium")
 
 
-def _reported(found: Found, arm: str, row: Row | None) -> Mapping[int, float]:
+def _reported(found: StudyResult, arm: str, row: ArmResult | None) -> Mapping[int, float]:
     """The paper's numbers by round; that of the end stands at our last round."""
     paper = found.study.paper
     if arm in paper.rounds or arm not in paper.final or row is None:
@@ -95,11 +95,11 @@ def _reported(found: Found, arm: str, row: Row | None) -> Mapping[int, float]:
     return {row.runs[0].plan.rounds: paper.final[arm]}
 
 
-def _by_budget(axes: Axes, found: Found, arms: Sequence[str], styles: Styles) -> None:
+def _by_budget(axes: Axes, found: StudyResult, arms: Sequence[str], styles: Styles) -> None:
     for arm in arms:
         rows = [row for row in found.sweep if row.arm == arm]
         values = 100 * np.array([row.accuracies for row in rows]).T
-        _line(axes, styles[arm], label(arm), [row.epsilon or 0.0 for row in rows], values)
+        _line(axes, styles[arm], label_arm(arm), [row.epsilon or 0.0 for row in rows], values)
     first = found.rows[0].runs[0].plan.privacy
     axes.set_xscale("log")
     axes.set_xlabel(f"ε of the whole run (δ = {first.delta:g}, {first.adjacency})")
@@ -126,7 +126,7 @@ def _line(
         axes.fill_between(places, mean - spread, mean + spread, color=colour, alpha=0.08, lw=0)
 
 
-def curves_figure(curves: Mapping[str, Curve], *, data: Mapping[str, str]) -> Figure:
+def draw_curves(curves: Mapping[str, Curve], *, data: Mapping[str, str]) -> Figure:
     """C* of each budget and F through them, beside the paper's F where it gives one."""
     picture = Figure(figsize=(4.4 * len(curves), 4.2), layout="constrained")
     grid = picture.subplots(1, len(curves), squeeze=False)[0]

@@ -11,22 +11,22 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from pacdp.formatting import terms
-from pacdp.paper.figures.gains import gains_figure
+from pacdp.formatting import format_terms
+from pacdp.paper.figures.gains import draw_gains
 from pacdp.paper.studies import table
-from pacdp.paper.studies.artifact_store import Shelf
-from pacdp.paper.studies.headline import FIRST, runs_of
+from pacdp.paper.studies.artifact_store import ArtifactStore
+from pacdp.paper.studies.headline import FIRST, expand_runs
 from pacdp.paper.studies.jobs import Job
-from pacdp.paper.studies.section import Observer, Part, Portion
-from pacdp.paper.studies.study import Entry, Study, experiment_of
-from pacdp.paper.studies.summary import Gain, Row
-from pacdp.tuning.search_space import changes
+from pacdp.paper.studies.section import Observer, Section, WorkItem
+from pacdp.paper.studies.study import Study, StudyEntry, load_study_experiment
+from pacdp.paper.studies.summary import AccuracyGain, ArmResult
+from pacdp.tuning.search_space import point_to_changes
 
 Point = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Piece:
+class Component:
     """A part of a plan: the setting it is, what it is without, and what with if not the plan's."""
 
     setting: str
@@ -34,47 +34,47 @@ class Piece:
     with_it: Any = None
 
 
-PIECES = {
-    "few dimensions": Piece("dimension", "all"),
-    "directions scaled": Piece("whitening", 0.0),
-    "full batches": Piece("batch", 64),
-    "few rounds": Piece("rounds", 40),
-    "no intercept": Piece("bias", True),
-    "F(ε), not one C": Piece("F", False, True),
-    "λ(t)": Piece("schedule", "none", "cosine"),
-    "weights": Piece("weights", "size"),
-    "hot start": Piece("hot start", "none", 0.01),
-    "averaging": Piece("averaging", 0.0, 0.5),
+COMPONENTS = {
+    "few dimensions": Component("dimension", "all"),
+    "directions scaled": Component("whitening", 0.0),
+    "full batches": Component("batch", 64),
+    "few rounds": Component("rounds", 40),
+    "no intercept": Component("bias", True),
+    "F(ε), not one C": Component("F", False, True),
+    "λ(t)": Component("schedule", "none", "cosine"),
+    "weights": Component("weights", "size"),
+    "hot start": Component("hot start", "none", 0.01),
+    "averaging": Component("averaging", 0.0, 0.5),
 }
 
 
-def ablation_portions(study: Study) -> list[Portion]:
+def split_ablation(study: Study) -> list[WorkItem]:
     """Each entry is one."""
     return [
-        Portion(f"{study.name}: {entry.setting}", 2 + 2 * len(PIECES), partial(_added, entry))
+        WorkItem(f"{study.name}: {entry.setting}", 2 + 2 * len(COMPONENTS), partial(_added, entry))
         for entry in study.entries
     ]
 
 
 @dataclass(frozen=True)
-class Added:
+class Contribution:
     """What a part adds, in points."""
 
-    alone: Gain
-    last: Gain
-    same: Gain
+    alone: AccuracyGain
+    last: AccuracyGain
+    same: AccuracyGain
     """Last, at the distance of the plan."""
 
 
 class _Entry:
     """The runs of one entry, by the point they were planned at."""
 
-    def __init__(self, entry: Entry, shelf: Shelf) -> None:
+    def __init__(self, entry: StudyEntry, store: ArtifactStore) -> None:
         # What differs between representations is not asked here: one is enough.
         self._entry = entry.model_copy(update={"pretrainings": 1})
-        self._shelf = shelf
-        self._base = experiment_of(entry.experiment, entry.changes, profile=shelf.profile)
-        self.plan = shelf.plan(self._base, "pac-dp", seeds=entry.search, sweeps=entry.sweeps)
+        self._shelf = store
+        self._base = load_study_experiment(entry.experiment, entry.changes, profile=store.profile)
+        self.plan = store.plan(self._base, "pac-dp", seeds=entry.search, sweeps=entry.sweeps)
 
     @property
     def most(self) -> int:
@@ -82,7 +82,7 @@ class _Entry:
         tried = next(step["tried"] for step in self.plan.why if step["setting"] == "dimension")
         return max(one["value"] for one in tried)
 
-    def row(self, point: Point, *, again: bool = True) -> Row:
+    def row(self, point: Point, *, again: bool = True) -> ArmResult:
         """The runs at a point; ``again`` searches its distance anew."""
         start = {name: value for name, value in point.items() if name != "F"}
         tuned = self.plan
@@ -96,7 +96,7 @@ class _Entry:
                 start=start,
                 only=("distance",) if again else (),
             )
-        made = changes("pac-dp", tuned.chosen)
+        made = point_to_changes("pac-dp", tuned.chosen)
         if point["F"]:
             made["methods"]["pac-dp"]["curve"] = self.plan.changes["methods"]["pac-dp"]["curve"]
         tuned = tuned.model_copy(update={"changes": made})
@@ -108,43 +108,45 @@ class _Entry:
                     seed,
                 )
             )
-            for experiment, seed in runs_of(
+            for experiment, seed in expand_runs(
                 self._entry, tuned, self._shelf.profile, first=FIRST, skew=None
             )
         ]
-        return Row("pac-dp", "certified", runs)
+        return ArmResult("pac-dp", "certified", runs)
 
 
-def ablation(study: Study, shelf: Shelf, observe: Observer) -> Part:
+def build_ablation(study: Study, store: ArtifactStore, observe: Observer) -> Section:
     """Put each part in alone and take it out last, and tell what that does."""
     texts, lines, panels = [], [], {}
     for entry in study.entries:
-        found, whole, none = _added(entry, shelf, observe)
+        found, whole, none = _added(entry, store, observe)
         texts.append(_text(entry, found, whole, none))
         lines += [_line(study, entry, name, added) for name, added in found.items()]
         panels[f"{entry.setting}, {entry.track}"] = {
             name: {"alone": added.alone, "last": added.last, "last, distance as it was": added.same}
             for name, added in found.items()
         }
-    figure = gains_figure(panels)
-    return Part(study, "\n\n".join(texts), table.csv_lines(lines), figure)
+    figure = draw_gains(panels)
+    return Section(study, "\n\n".join(texts), table.format_csv(lines), figure)
 
 
-def _added(entry: Entry, shelf: Shelf, observe: Observer) -> tuple[dict[str, Added], Row, Row]:
+def _added(
+    entry: StudyEntry, store: ArtifactStore, observe: Observer
+) -> tuple[dict[str, Contribution], ArmResult, ArmResult]:
     """What each part adds, and the rows of the plan with all of them and with none."""
-    runs = _Entry(entry, shelf)
+    runs = _Entry(entry, store)
     chosen: dict[str, Any] = {**runs.plan.chosen, "F": True}
     pieces = {
         name: replace(piece, without=runs.most) if piece.setting == "dimension" else piece
-        for name, piece in PIECES.items()
+        for name, piece in COMPONENTS.items()
         if piece.setting in chosen
     }
     bare = {**chosen, **{piece.setting: piece.without for piece in pieces.values()}}
     observe(f"{entry.setting}: all and none", 0)
     whole, none = runs.row(chosen, again=False), runs.row(bare)
     observe(f"{entry.setting}: all and none", 2)
-    found: dict[str, Added] = {}
-    for name in PIECES:
+    found: dict[str, Contribution] = {}
+    for name in COMPONENTS:
         words = f"{entry.setting}: {name}"
         observe(words, 0)
         if name in pieces:
@@ -155,8 +157,8 @@ def _added(entry: Entry, shelf: Shelf, observe: Observer) -> tuple[dict[str, Add
 
 
 def _one(
-    runs: _Entry, chosen: Point, bare: Point, piece: Piece, whole: Row, none: Row
-) -> Added | None:
+    runs: _Entry, chosen: Point, bare: Point, piece: Component, whole: ArmResult, none: ArmResult
+) -> Contribution | None:
     value = chosen[piece.setting] if piece.with_it is None else piece.with_it
     if value == piece.without:
         return None
@@ -165,39 +167,41 @@ def _one(
     )
     without = {**chosen, piece.setting: piece.without}
     alone = runs.row({**bare, piece.setting: value})
-    return Added(
+    return Contribution(
         alone=_gain(alone, none),
         last=_gain(with_it, runs.row(without)),
         same=_gain(with_it, runs.row(without, again=False)),
     )
 
 
-def _gain(ours: Row, theirs: Row) -> Gain:
-    return Gain.of(theirs.arm, ours.accuracies, theirs.accuracies)
+def _gain(ours: ArmResult, theirs: ArmResult) -> AccuracyGain:
+    return AccuracyGain.of(theirs.arm, ours.accuracies, theirs.accuracies)
 
 
-def _text(entry: Entry, found: Mapping[str, Added], whole: Row, none: Row) -> str:
+def _text(
+    entry: StudyEntry, found: Mapping[str, Contribution], whole: ArmResult, none: ArmResult
+) -> str:
     privacy = whole.runs[0].plan.privacy
     said = (
         f"**{entry.setting}, {entry.track}.** With all parts "
-        f"{table.percent(whole.accuracy)} %, with none "
-        f"{table.percent(none.accuracy)} %; ε at "
-        f"{terms(privacy.delta, privacy.adjacency)}. Points ± standard error, seed by seed."
+        f"{table.format_percent(whole.accuracy)} %, with none "
+        f"{table.format_percent(none.accuracy)} %; ε at "
+        f"{format_terms(privacy.delta, privacy.adjacency)}. Points ± standard error, seed by seed."
     )
     headings = ["part", "alone", "last", "last, distance as it was"]
     rows = [
         [name, *(_points(gain) for gain in (added.alone, added.last, added.same))]
         for name, added in found.items()
     ]
-    return f"{said}\n\n{table.markdown(headings, rows)}"
+    return f"{said}\n\n{table.format_markdown(headings, rows)}"
 
 
-def _points(gain: Gain) -> str:
+def _points(gain: AccuracyGain) -> str:
     told = "" if gain.verdict == "wins" else f", {gain.verdict}"
     return f"{gain.points:+.1f} ± {gain.standard_error:.1f}{told}"
 
 
-def _line(study: Study, entry: Entry, name: str, added: Added) -> dict[str, Any]:
+def _line(study: Study, entry: StudyEntry, name: str, added: Contribution) -> dict[str, Any]:
     line: dict[str, Any] = {
         "study": study.name,
         "setting": entry.setting,

@@ -20,26 +20,26 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from pacdp.arithmetic import refuse_other_arithmetic, stamped
+from pacdp.arithmetic import add_arithmetic_version, refuse_other_arithmetic
 from pacdp.curve import Curve
 from pacdp.data import Dataset, Partition
 from pacdp.data.storage import exclusive_lock
 from pacdp.errors import InputError
-from pacdp.experiments import Experiment, RunResult, prepare
-from pacdp.experiments.execute import execute
+from pacdp.experiments import Experiment, RunResult, prepare_run
+from pacdp.experiments.execute import simulate_run
 from pacdp.experiments.experiment import Data
-from pacdp.experiments.offline import setting_for
-from pacdp.experiments.prepare import dealt, read_records
+from pacdp.experiments.offline import make_proxy_task
+from pacdp.experiments.prepare import partition_dataset, read_records
 from pacdp.federation import Privacy
 from pacdp.methods import find_method
 from pacdp.offline import ProxyTask, fit_curve
 from pacdp.paper.studies.jobs import Job
-from pacdp.paper.studies.reading import per_release
-from pacdp.tuning import Tuned, tune
-from pacdp.tuning.evaluation import Stage
+from pacdp.paper.studies.reading import convert_to_per_release
+from pacdp.tuning import TunedConfiguration, tune
+from pacdp.tuning.evaluation import CandidateEvaluator
 
 
-class Shelf:
+class ArtifactStore:
     """What has been made, by what it was made from."""
 
     def __init__(self, folder: Path, *, profile: str, resume: bool = False) -> None:
@@ -60,7 +60,7 @@ class Shelf:
             self._lock.acquire(timeout=0)
         except Timeout:
             raise InputError(f"--out {folder}: another run is at work there") from None
-        mark.write_text(json.dumps(stamped({"profile": profile})) + "\n")
+        mark.write_text(json.dumps(add_arithmetic_version({"profile": profile})) + "\n")
         for name in ("curves", "plans", "runs", "results", "reports", ".locks"):
             (folder / name).mkdir(exist_ok=True)
 
@@ -89,7 +89,7 @@ class Shelf:
             return curve
         releases = proxy_task.plan(1.0, 1.0, 0).clients[0].releases
         classic = experiment.privacy.accountant == "basic"
-        return per_release(curve, releases=releases, classic=classic)
+        return convert_to_per_release(curve, releases=releases, classic=classic)
 
     def plan(
         self,
@@ -100,7 +100,7 @@ class Shelf:
         sweeps: int,
         start: Mapping[str, Any] | None = None,
         only: Sequence[str] | None = None,
-    ) -> Tuned:
+    ) -> TunedConfiguration:
         """What the search on public data chooses for an experiment and a method."""
         plain = experiment.model_copy(update={"profiles": {}})
         if not find_method(method).private:
@@ -113,8 +113,8 @@ class Shelf:
         path = self.folder / "plans" / f"{plain.name}-{method}-{key}.json"
         search = partial(tune, plain, method=method, seeds=seeds, sweeps=sweeps)
         data = plain.data.model_dump_json()
-        self._once(path, lambda: search(start=start, only=only, stage=_stage(data)).save(path))
-        return Tuned.load(path)
+        self._once(path, lambda: search(start=start, only=only, evaluator=_stage(data)).save(path))
+        return TunedConfiguration.load(path)
 
     def result(self, job: Job) -> RunResult:
         """The result of a run."""
@@ -124,8 +124,8 @@ class Shelf:
 
     def _run(self, job: Job) -> RunResult:
         read = _data(job.experiment.data, job.seed)
-        prepared = prepare(job.experiment, method=job.method, seed=job.seed, read=read)
-        return RunResult.of(prepared, execute(prepared), profile=self.profile)
+        prepared = prepare_run(job.experiment, method=job.method, seed=job.seed, read=read)
+        return RunResult.of(prepared, simulate_run(prepared), profile=self.profile)
 
     def _once(self, path: Path, write: Callable[[], None]) -> None:
         """Let one process write a missing file; others that need it wait."""
@@ -148,24 +148,24 @@ def _marked(mark: Path) -> dict[str, Any]:
 
 def _refuse_other(folder: Path, content: Mapping[str, Any], profile: str) -> None:
     """Refuse a folder of another profile or version, since tables would mix their numbers."""
-    anew = "pacdp reproduce needs a new --out folder"
-    refuse_other_arithmetic(f"--out {folder}", content, mark="profile", anew=anew)
+    advice = "pacdp reproduce needs a new --out folder"
+    refuse_other_arithmetic(f"--out {folder}", content, mark="profile", advice=advice)
     held = content.get("profile")
     if held != profile:
         raise InputError(f"--out {folder}: holds the profile {held}, not {profile}")
 
 
 @lru_cache(maxsize=1)
-def _stage(data: str) -> Stage:
+def _stage(data: str) -> CandidateEvaluator:
     """Where plans for the same data are tried: what one search has scored the next need not."""
-    return Stage(_data(Data.model_validate_json(data), 0))
+    return CandidateEvaluator(_data(Data.model_validate_json(data), 0))
 
 
 @lru_cache(maxsize=8)
 def _proxy_task(experiment: str) -> ProxyTask:
     """The public side of a training, made once: a proxy may take seconds."""
     made = Experiment.model_validate_json(experiment)
-    return setting_for(made, read=_data(made.data, 0))
+    return make_proxy_task(made, read=_data(made.data, 0))
 
 
 def _data(settings: Data, seed: int) -> tuple[Dataset, Partition]:
@@ -185,4 +185,4 @@ def _records(settings: str) -> Dataset:
 
 @lru_cache(maxsize=8)
 def _dealt(dataset: Dataset, settings: str, seed: int) -> Partition:
-    return dealt(Data.model_validate_json(settings), dataset, seed=seed)
+    return partition_dataset(Data.model_validate_json(settings), dataset, seed=seed)

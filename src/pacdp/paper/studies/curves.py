@@ -5,37 +5,37 @@ from functools import partial
 from pacdp.curve import Curve
 from pacdp.curve.paper import PUBLISHED_CURVES
 from pacdp.experiments import read_experiment
-from pacdp.formatting import NOTHING, terms
-from pacdp.paper.figures.studies import curves_figure
+from pacdp.formatting import MISSING, format_terms
+from pacdp.paper.figures.studies import draw_curves
 from pacdp.paper.studies import table
-from pacdp.paper.studies.artifact_store import Shelf
-from pacdp.paper.studies.section import Observer, Part, Portion, named
+from pacdp.paper.studies.artifact_store import ArtifactStore
+from pacdp.paper.studies.section import Observer, Section, WorkItem, describe_experiment
 from pacdp.paper.studies.study import Study
 
 _WORDS = """ε at {terms}. Budgets x bounds x seeds of the grid; regret: the most that F loses \
 against the best bound of the grid at any budget, on fresh seeds."""
 
 
-def curves_portions(study: Study) -> list[Portion]:
+def split_curves(study: Study) -> list[WorkItem]:
     """Each curve is one."""
-    return [Portion(f"curve of {name}", 1, partial(_fitted, name)) for name in study.experiments]
+    return [WorkItem(f"curve of {name}", 1, partial(_fitted, name)) for name in study.experiments]
 
 
-def curves(study: Study, shelf: Shelf, observe: Observer) -> Part:
+def build_curves(study: Study, store: ArtifactStore, observe: Observer) -> Section:
     """Fit what is missing, and tell what was found."""
-    found = {name: _fitted(name, shelf, observe) for name in study.experiments}
-    data = {name: named(name, profile=shelf.profile) for name in found}
+    found = {name: _fitted(name, store, observe) for name in study.experiments}
+    data = {name: describe_experiment(name, profile=store.profile) for name in found}
     lines = [{"experiment": data[name], **_line(name, curve)} for name, curve in found.items()]
     plan = next(iter(found.values())).evidence.plan
-    said = _WORDS.format(terms=terms(plan["delta"], plan["adjacency"]))
-    shown = table.markdown(list(lines[0]), [list(line.values()) for line in lines], words=2)
-    figure = curves_figure(found, data=data)
-    return Part(study, f"{said}\n\n{shown}", table.csv_lines(lines), figure)
+    said = _WORDS.format(terms=format_terms(plan["delta"], plan["adjacency"]))
+    shown = table.format_markdown(list(lines[0]), [list(line.values()) for line in lines], words=2)
+    figure = draw_curves(found, data=data)
+    return Section(study, f"{said}\n\n{shown}", table.format_csv(lines), figure)
 
 
-def _fitted(name: str, shelf: Shelf, observe: Observer) -> Curve:
+def _fitted(name: str, store: ArtifactStore, observe: Observer) -> Curve:
     observe(f"curve of {name}", 0)
-    made = shelf.curve(read_experiment(name, profile=shelf.profile))
+    made = store.curve(read_experiment(name, profile=store.profile))
     observe(f"curve of {name}", 1)
     return made
 
@@ -45,7 +45,7 @@ def _line(name: str, curve: Curve) -> dict[str, str]:
     bounds = [choice.bound for choice in evidence.choices]
     grid = map(len, (evidence.budgets, evidence.bounds, evidence.seeds))
     shown = ", ".join(f"{value:.3g}" for value in curve.coefficients)
-    theirs = NOTHING
+    theirs = MISSING
     if name in PUBLISHED_CURVES:
         (a, b, c), r_squared = PUBLISHED_CURVES[name]
         theirs = f"{a:g}ε² + {b:g}ε + {c:g}, R² {r_squared:.3f}"

@@ -9,16 +9,16 @@ from matplotlib.figure import Figure
 
 from pacdp.curve import Curve
 from pacdp.errors import BudgetExceededError
-from pacdp.experiments import Experiment, Prepared, prepare, read_experiment
-from pacdp.experiments.execute import execute
-from pacdp.experiments.offline import setting_for
+from pacdp.experiments import Experiment, PreparedRun, prepare_run, read_experiment
+from pacdp.experiments.execute import simulate_run
+from pacdp.experiments.offline import make_proxy_task
 from pacdp.federation import Broadcast, Client, Plan, Result
 from pacdp.offline import fit_curve
 from pacdp.privacy import Guarantee, SQLiteLedger
 from pacdp.progress import Progress, ignore_progress
 from pacdp.reporting import Comparison, render_page
 from pacdp.reporting.comparison import describe_terms
-from pacdp.storage import write_whole
+from pacdp.storage import write_atomically
 
 # The paper's budget levels for Heart Disease; who holds which is an example.
 EPSILONS = (0.5, 0.05, 0.01, 0.01)
@@ -37,25 +37,25 @@ METHODS = {
 DRAWN = ("pac-dp", "fixed", "dp-fedavg", "fedavg")
 
 
-def experiment() -> Experiment:
+def load_demo_experiment() -> Experiment:
     """The shipped experiment, with the demonstration's budgets."""
     return read_experiment("heart-personalised", changes=[f"privacy.epsilon={list(EPSILONS)}"])
 
 
-def fit(made: Experiment, progress: Progress = ignore_progress) -> Curve:
+def fit_demo_curve(made: Experiment, progress: Progress = ignore_progress) -> Curve:
     """F, from hundreds of trainings on records that are nobody's."""
-    return fit_curve(setting_for(made), made.offline, progress=progress)
+    return fit_curve(make_proxy_task(made), made.offline, progress=progress)
 
 
-def prepared(made: Experiment, curve: Curve, method: str, seed: int) -> Prepared:
+def prepare_method(made: Experiment, curve: Curve, method: str, seed: int) -> PreparedRun:
     """One method, ready to run."""
     given = {"curve": curve} if method == "pac-dp" else {}
-    return prepare(made, method=made.build_method(method, given), seed=seed)
+    return prepare_run(made, method=made.build_method(method, given), seed=seed)
 
 
-def train(ready: Prepared, ledgers: Sequence[SQLiteLedger] | None = None) -> Result:
+def train(ready: PreparedRun, ledgers: Sequence[SQLiteLedger] | None = None) -> Result:
     """Run one method, drawing on ledgers if there are any."""
-    return execute(ready, ledgers=ledgers)
+    return simulate_run(ready, ledgers=ledgers)
 
 
 def open_ledgers(folder: Path, plan: Plan) -> list[SQLiteLedger]:
@@ -69,7 +69,7 @@ def open_ledgers(folder: Path, plan: Plan) -> list[SQLiteLedger]:
     return ledgers
 
 
-def refusal(ready: Prepared, result: Result, ledgers: Sequence[SQLiteLedger]) -> str:
+def request_extra_round(ready: PreparedRun, result: Result, ledgers: Sequence[SQLiteLedger]) -> str:
     """What a hospital answers when it is asked for one round more than planned."""
     records = ready.partition.client_records(ready.dataset)[0]
     client = Client(0, ready.plan, records, ledger=ledgers[0])
@@ -80,7 +80,7 @@ def refusal(ready: Prepared, result: Result, ledgers: Sequence[SQLiteLedger]) ->
     raise AssertionError("a client answered more often than its plan and its budget allow")
 
 
-def write_report(path: Path, comparison: Comparison, curve: Curve, description: str) -> None:
+def write_demo_report(path: Path, comparison: Comparison, curve: Curve, description: str) -> None:
     """The page of the demonstration."""
     html = render_page(
         "Four hospitals, four budgets",
@@ -94,7 +94,7 @@ def write_report(path: Path, comparison: Comparison, curve: Curve, description: 
             "heart-personalised."
         ],
     )
-    write_whole(path, html)
+    write_atomically(path, html)
 
 
 def draw_figure(comparison: Comparison) -> Figure:

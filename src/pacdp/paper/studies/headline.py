@@ -10,20 +10,20 @@ from dataclasses import dataclass
 from functools import partial
 
 from pacdp.experiments import Experiment, RunResult
-from pacdp.experiments.experiment import merged
+from pacdp.experiments.experiment import merge_settings
 from pacdp.experiments.results import collect_epsilons
-from pacdp.formatting import NOTHING, least_middle_most, terms
-from pacdp.paper.figures.headline import headline_figure
+from pacdp.formatting import MISSING, format_min_median_max, format_terms
+from pacdp.paper.figures.headline import draw_headline
 from pacdp.paper.studies import table
-from pacdp.paper.studies.artifact_store import Shelf
+from pacdp.paper.studies.artifact_store import ArtifactStore
 from pacdp.paper.studies.jobs import Job
-from pacdp.paper.studies.section import Observer, Part, Portion
-from pacdp.paper.studies.study import Entry, Study, experiment_of
-from pacdp.paper.studies.summary import Row
+from pacdp.paper.studies.section import Observer, Section, WorkItem
+from pacdp.paper.studies.study import Study, StudyEntry, load_study_experiment
+from pacdp.paper.studies.summary import ArmResult
 from pacdp.privacy import Adjacency, Release, account
 from pacdp.stats import SampleStats
-from pacdp.tuning import Tuned, with_plan
-from pacdp.tuning.search_space import told
+from pacdp.tuning import TunedConfiguration, apply_configuration
+from pacdp.tuning.search_space import format_point
 
 # Seeds of the runs, far from those of the search, and of the fresh ones.
 FIRST, _FRESH = 100, 3000
@@ -31,12 +31,12 @@ ARMS = ("pac-dp", "fixed", "fedavg")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Line:
+class HeadlineResult:
     """What was found for one entry."""
 
-    entry: Entry
-    plans: dict[str, Tuned]
-    rows: dict[str, Row]
+    entry: StudyEntry
+    plans: dict[str, TunedConfiguration]
+    rows: dict[str, ArmResult]
     """Runs by arm: ``pac-dp``, ``fixed``, ``fedavg``; and PAC-DP's ``fresh`` and ``skewed``."""
 
     @property
@@ -45,62 +45,69 @@ class Line:
         return self.rows["pac-dp"].accuracy.mean >= self.entry.reach
 
 
-def headline_portions(study: Study) -> list[Portion]:
+def split_headline(study: Study) -> list[WorkItem]:
     """Each line is one."""
     return [
-        Portion(f"{entry.setting}, {entry.track}", len(ARMS) + 2, partial(_line, entry))
+        WorkItem(f"{entry.setting}, {entry.track}", len(ARMS) + 2, partial(_line, entry))
         for entry in study.entries
     ]
 
 
-def headline(study: Study, shelf: Shelf, observe: Observer) -> Part:
+def build_headline(study: Study, store: ArtifactStore, observe: Observer) -> Section:
     """Choose each plan on public data, run it, and tell what was found."""
-    found = [_line(entry, shelf, observe) for entry in study.entries]
-    rows = [line for one in found for line in _csv(study, one, shelf.profile)]
-    return Part(study, _text(found), table.csv_lines(rows), headline_figure(_bars(found)))
+    found = [_line(entry, store, observe) for entry in study.entries]
+    rows = [line for one in found for line in _csv(study, one, store.profile)]
+    return Section(study, _text(found), table.format_csv(rows), draw_headline(_bars(found)))
 
 
-def _line(entry: Entry, shelf: Shelf, observe: Observer) -> Line:
+def _line(entry: StudyEntry, store: ArtifactStore, observe: Observer) -> HeadlineResult:
     plans, rows = {}, {}
     for arm in ARMS:
         words = f"{entry.setting}, {entry.track}: {arm}"
         observe(words, 0)
-        base = experiment_of(entry.experiment, entry.changes, profile=shelf.profile)
+        base = load_study_experiment(entry.experiment, entry.changes, profile=store.profile)
         # Without noise one seed tells as much as many.
         seeds = entry.search if arm != "fedavg" else 1
-        plans[arm] = shelf.plan(base, arm, seeds=seeds, sweeps=entry.sweeps)
-        rows[arm] = _row(entry, plans[arm], shelf, first=FIRST)
+        plans[arm] = store.plan(base, arm, seeds=seeds, sweeps=entry.sweeps)
+        rows[arm] = _row(entry, plans[arm], store, first=FIRST)
         observe(words, 1)
     for name, first, skew in (("fresh", _FRESH, None), ("skewed", FIRST, entry.skew)):
         observe(f"{entry.setting}, {entry.track}: {name}", 0)
         if name == "fresh" or skew is not None:
-            rows[name] = _row(entry, plans["pac-dp"], shelf, first=first, skew=skew)
+            rows[name] = _row(entry, plans["pac-dp"], store, first=first, skew=skew)
         observe(f"{entry.setting}, {entry.track}: {name}", 1)
-    return Line(entry=entry, plans=plans, rows=rows)
+    return HeadlineResult(entry=entry, plans=plans, rows=rows)
 
 
-def _row(entry: Entry, plan: Tuned, shelf: Shelf, *, first: int, skew: float | None = None) -> Row:
+def _row(
+    entry: StudyEntry,
+    plan: TunedConfiguration,
+    store: ArtifactStore,
+    *,
+    first: int,
+    skew: float | None = None,
+) -> ArmResult:
     """Every run of one arm of an entry."""
     runs = [
-        shelf.result(Job(experiment, experiment.build_method(plan.method), seed))
-        for experiment, seed in runs_of(entry, plan, shelf.profile, first=first, skew=skew)
+        store.result(Job(experiment, experiment.build_method(plan.method), seed))
+        for experiment, seed in expand_runs(entry, plan, store.profile, first=first, skew=skew)
     ]
-    return Row(plan.method, "certified", runs)
+    return ArmResult(plan.method, "certified", runs)
 
 
-def runs_of(
-    entry: Entry, plan: Tuned, profile: str, *, first: int, skew: float | None
+def expand_runs(
+    entry: StudyEntry, plan: TunedConfiguration, profile: str, *, first: int, skew: float | None
 ) -> Iterator[tuple[Experiment, int]]:
     """Experiments and seeds: representations outside, so that each is made once."""
     for pretraining in range(entry.pretrainings):
         for seed in range(first, first + entry.seeds):
             changes = entry.changes
             if entry.split:
-                changes = merged(changes, {"data": {"options": {"split": seed}}})
+                changes = merge_settings(changes, {"data": {"options": {"split": seed}}})
             if "representation" in changes and entry.pretrainings > 1:
-                changes = merged(changes, {"representation": {"seed": pretraining}})
-            base = experiment_of(entry.experiment, changes, profile=profile)
-            made = with_plan(base, plan)
+                changes = merge_settings(changes, {"representation": {"seed": pretraining}})
+            base = load_study_experiment(entry.experiment, changes, profile=profile)
+            made = apply_configuration(base, plan)
             if skew is not None:
                 data = made.data.model_copy(
                     update={"partition": "dirichlet", "settings": {"alpha": skew}}
@@ -118,9 +125,9 @@ is the same representation without clipping or noise, searched in the same way; 
 same search with the same seeds as PAC-DP. Mean ± standard deviation over runs."""
 
 
-def _text(found: Sequence[Line]) -> str:
+def _text(found: Sequence[HeadlineResult]) -> str:
     privacy = found[0].rows["pac-dp"].runs[0].plan.privacy
-    parts = [_WORDS.format(terms=terms(privacy.delta, privacy.adjacency))]
+    parts = [_WORDS.format(terms=format_terms(privacy.delta, privacy.adjacency))]
     for track in ("public", "private-only"):
         own = [line for line in found if line.entry.track == track]
         if own:
@@ -129,7 +136,7 @@ def _text(found: Sequence[Line]) -> str:
     return "\n\n".join(parts)
 
 
-def _table(found: Sequence[Line]) -> str:
+def _table(found: Sequence[HeadlineResult]) -> str:
     headings = ["setting", "PAC-DP tuned, %", "the paper, %", "to reach, %", "fresh seeds, %"]
     headings += ["Dirichlet, %", "fixed C, same search, %", "before private data, %"]
     headings += ["ceiling without privacy, %", "runs", "certified ε", "ε by replace-one"]
@@ -144,19 +151,21 @@ def _table(found: Sequence[Line]) -> str:
                 f"{100 * line.entry.paper:.1f}",
                 f"{100 * line.entry.reach:.1f}, {'reached' if line.reached else 'missed'}",
                 _percent(line.rows["fresh"]),
-                NOTHING if skewed is None else _percent(skewed),
+                MISSING if skewed is None else _percent(skewed),
                 _percent(line.rows["fixed"]),
-                NOTHING if main.before is None else f"{100 * main.before:.1f}",
+                MISSING if main.before is None else f"{100 * main.before:.1f}",
                 _percent(line.rows["fedavg"]),
                 str(len(main.runs)),
-                least_middle_most(main.epsilons("epsilon_spent")),
-                least_middle_most(sorted({e for run in main.runs for e in replaced(run)})),
+                format_min_median_max(main.epsilons("epsilon_spent")),
+                format_min_median_max(
+                    sorted({e for run in main.runs for e in replace_one_epsilons(run)})
+                ),
             ]
         )
-    return table.markdown(headings, rows)
+    return table.format_markdown(headings, rows)
 
 
-def replaced(run: RunResult) -> list[float]:
+def replace_one_epsilons(run: RunResult) -> list[float]:
     """What the noise of a run certifies under replace-one: ε of each client."""
     plan = run.plan
     found = {}
@@ -174,7 +183,7 @@ def replaced(run: RunResult) -> list[float]:
     return list(found.values())
 
 
-def _searches(found: Sequence[Line]) -> str:
+def _searches(found: Sequence[HeadlineResult]) -> str:
     headings = ["setting", "track", "method", "chosen", "judged by", "expected there, %"]
     headings += ["reached, %", "trainings"]
     rows = []
@@ -185,21 +194,21 @@ def _searches(found: Sequence[Line]) -> str:
             stats = SampleStats(expected.mean, expected.deviation, len(expected.seeds))
             rows.append(
                 [
-                    *(line.entry.setting, line.entry.track, arm, told(plan.chosen)),
+                    *(line.entry.setting, line.entry.track, arm, format_point(plan.chosen)),
                     plan.proxy["name"],
-                    table.percent(stats),
+                    table.format_percent(stats),
                     _percent(line.rows[arm]),
                     str(plan.trainings),
                 ]
             )
-    return table.markdown(headings, rows, words=5)
+    return table.format_markdown(headings, rows, words=5)
 
 
-def _percent(row: Row) -> str:
-    return table.percent(row.accuracy)
+def _percent(row: ArmResult) -> str:
+    return table.format_percent(row.accuracy)
 
 
-def _bars(found: Sequence[Line]) -> list[dict[str, object]]:
+def _bars(found: Sequence[HeadlineResult]) -> list[dict[str, object]]:
     """What the figure draws of each line."""
     return [
         {
@@ -215,7 +224,7 @@ def _bars(found: Sequence[Line]) -> list[dict[str, object]]:
     ]
 
 
-def _csv(study: Study, line: Line, profile: str) -> Iterator[dict[str, object]]:
+def _csv(study: Study, line: HeadlineResult, profile: str) -> Iterator[dict[str, object]]:
     for name, row in line.rows.items():
         for run in row.runs:
             spent = collect_epsilons([run], "epsilon_spent")

@@ -10,10 +10,10 @@ import numpy as np
 
 from pacdp.curve import Curve
 from pacdp.experiments import Experiment
-from pacdp.experiments.experiment import merged
+from pacdp.experiments.experiment import merge_settings
 from pacdp.federation.budgets import Levels
 from pacdp.methods import Method, find_method
-from pacdp.paper.studies.study import Reading, Study, experiment_of
+from pacdp.paper.studies.study import Reading, Study, load_study_experiment
 
 # What the authors themselves ran, where it is not the method under a budget per release.
 PUBLISHED = {"nbafl": "nbafl-original"}
@@ -24,7 +24,7 @@ Fit = Callable[[Experiment], Curve]
 
 
 @dataclass(frozen=True)
-class Cell:
+class StudyRun:
     """One run of a study."""
 
     arm: str
@@ -57,23 +57,23 @@ class Job:
         return f"{self.experiment.name}-{self.method.name}-{self.seed}-{digest[:12]}"
 
 
-def cells(study: Study) -> list[Cell]:
+def list_runs(study: Study) -> list[StudyRun]:
     """Every run: each arm under each reading, and the sweep over budgets, certified.
 
     >>> from pacdp.paper.studies.study import read_study
-    >>> found = cells(read_study("heart", profile="smoke"))
+    >>> found = list_runs(read_study("heart", profile="smoke"))
     >>> found[0]
-    Cell(arm='pac-dp', reading='as-published', epsilon=None, seed=0)
+    StudyRun(arm='pac-dp', reading='as-published', epsilon=None, seed=0)
     """
     seeds = range(study.seeds)
     found = [
-        Cell(arm, reading, None, seed)
+        StudyRun(arm, reading, None, seed)
         for arm in study.arms
         for reading in study.arm(arm).readings
         for seed in seeds
     ]
     return found + [
-        Cell(arm, "certified", epsilon, seed)
+        StudyRun(arm, "certified", epsilon, seed)
         for arm in study.arms
         if "certified" in study.arm(arm).readings
         for epsilon in study.epsilons
@@ -81,18 +81,21 @@ def cells(study: Study) -> list[Cell]:
     ]
 
 
-def job(study: Study, cell: Cell, *, profile: str, fit: Fit) -> Job:
+def build_job(study: Study, cell: StudyRun, *, profile: str, fit: Fit) -> Job:
     """What a cell runs; a curve is asked for where the method needs one."""
     arm = study.arm(cell.arm)
-    name, changes = arm.method, merged(study.changes, arm.changes)
+    name, changes = arm.method, merge_settings(study.changes, arm.changes)
     if cell.reading == "as-published":
         name = PUBLISHED.get(name, name)
         if name not in OWN_ACCOUNT:
-            changes = merged(changes, {"privacy": {"scope": "per-release"}})
+            changes = merge_settings(changes, {"privacy": {"scope": "per-release"}})
     if cell.epsilon is not None:
-        changes = merged(changes, {"privacy": {"epsilon": cell.epsilon}})
-    experiment = experiment_of(study.experiment, changes, profile=profile)
-    if experiment.privacy.scope == "per-release" and max(held(experiment.privacy.epsilon)) < 1:
+        changes = merge_settings(changes, {"privacy": {"epsilon": cell.epsilon}})
+    experiment = load_study_experiment(study.experiment, changes, profile=profile)
+    if (
+        experiment.privacy.scope == "per-release"
+        and max(budget_shares(experiment.privacy.epsilon)) < 1
+    ):
         # The published formula, where it is proved; elsewhere the exact noise of a release.
         classic = experiment.privacy.model_copy(update={"accountant": "basic"})
         experiment = experiment.model_copy(update={"privacy": classic})
@@ -100,14 +103,16 @@ def job(study: Study, cell: Cell, *, profile: str, fit: Fit) -> Job:
     if "curve" in find_method(name).required_settings and study.fit:
         settings["curve"] = fit(experiment)
     if settings.get("clipping_bound") == "proxy":
-        settings["clipping_bound"] = best_fixed(fit(experiment), held(experiment.privacy.epsilon))
+        settings["clipping_bound"] = select_fixed_bound(
+            fit(experiment), budget_shares(experiment.privacy.epsilon)
+        )
     return Job(experiment, experiment.build_method(name, settings), cell.seed)
 
 
-def held(epsilon: Any) -> Mapping[float, float]:
+def budget_shares(epsilon: Any) -> Mapping[float, float]:
     """Budgets and the share of clients that hold each.
 
-    >>> held(0.1), held((0.5, 0.1, 0.1, 0.1))
+    >>> budget_shares(0.1), budget_shares((0.5, 0.1, 0.1, 0.1))
     ({0.1: 1.0}, {0.5: 0.25, 0.1: 0.75})
     """
     if isinstance(epsilon, Levels):
@@ -117,7 +122,7 @@ def held(epsilon: Any) -> Mapping[float, float]:
     return {float(epsilon): 1.0}
 
 
-def best_fixed(curve: Curve, budgets: Mapping[float, float]) -> float:
+def select_fixed_bound(curve: Curve, budgets: Mapping[float, float]) -> float:
     """The bound of the grid that does best on the proxy for all: what fixed C gets by tuning.
 
     The scores of the curve's own grid (λ(t) included), between its budgets by ln ε, weighed by who
@@ -128,7 +133,7 @@ def best_fixed(curve: Curve, budgets: Mapping[float, float]) -> float:
     ...     scores=[[[0.9, 0.5], [0.5, 0.6]]], budgets=[0.1, 1], bounds=[0.1, 1]
     ... )
     >>> curve = Curve(family="power", coefficients=(1.0, 0.0), evidence=evidence)
-    >>> best_fixed(curve, {0.1: 0.5, 1.0: 0.5}), best_fixed(curve, {1.0: 1.0})
+    >>> select_fixed_bound(curve, {0.1: 0.5, 1.0: 0.5}), select_fixed_bound(curve, {1.0: 1.0})
     (0.1, 1.0)
     """
     evidence = curve.evidence

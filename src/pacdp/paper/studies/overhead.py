@@ -8,21 +8,23 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from pacdp.experiments import Experiment, RunResult, prepare
-from pacdp.experiments.execute import execute
-from pacdp.experiments.offline import setting_for
+from pacdp.experiments import Experiment, RunResult, prepare_run
+from pacdp.experiments.execute import simulate_run
+from pacdp.experiments.offline import make_proxy_task
 from pacdp.experiments.prepare import read_data
 from pacdp.offline import fit_curve
 from pacdp.paper.studies import table
-from pacdp.paper.studies.artifact_store import Shelf
-from pacdp.paper.studies.section import Observer, Part, Portion, named
-from pacdp.paper.studies.study import Study, experiment_of
-from pacdp.storage import write_whole
+from pacdp.paper.studies.artifact_store import ArtifactStore
+from pacdp.paper.studies.section import Observer, Section, WorkItem, describe_experiment
+from pacdp.paper.studies.study import Study, load_study_experiment
+from pacdp.storage import write_atomically
 
 
-def overhead_portions(study: Study) -> list[Portion]:
+def split_overhead(study: Study) -> list[WorkItem]:
     """All of it is one: nothing else may run while seconds are measured."""
-    return [Portion(study.name, len(study.experiments) * _steps(study), partial(overhead, study))]
+    return [
+        WorkItem(study.name, len(study.experiments) * _steps(study), partial(build_overhead, study))
+    ]
 
 
 def _steps(study: Study) -> int:
@@ -30,22 +32,24 @@ def _steps(study: Study) -> int:
     return 2 * study.seeds + 3
 
 
-def overhead(study: Study, shelf: Shelf, observe: Observer) -> Part:
+def build_overhead(study: Study, store: ArtifactStore, observe: Observer) -> Section:
     """Measure what is missing, and tell what was found."""
     found = []
     for name in study.experiments:
-        experiment = experiment_of(name, study.changes, profile=shelf.profile)
+        experiment = load_study_experiment(name, study.changes, profile=store.profile)
         content = f"{experiment.model_dump_json()} {study.seeds}"
         key = hashlib.sha256(content.encode()).hexdigest()[:12]
-        path = shelf.folder / "runs" / f"overhead-{name}-{key}.json"
+        path = store.folder / "runs" / f"overhead-{name}-{key}.json"
         words = f"{study.name}: {name}"
         if path.is_file():
             observe(words, _steps(study))
         else:
             observe(words, 0)
-            made = measure(experiment, turns=study.seeds, observe=partial(observe, words, 1))
-            write_whole(path, json.dumps(made, indent=2) + "\n")
-        called = named(name, profile=shelf.profile)
+            made = measure_overhead(
+                experiment, turns=study.seeds, observe=partial(observe, words, 1)
+            )
+            write_atomically(path, json.dumps(made, indent=2) + "\n")
+        called = describe_experiment(name, profile=store.profile)
         found.append({"experiment": called, **json.loads(path.read_text())})
     rows = [
         [
@@ -60,10 +64,10 @@ def overhead(study: Study, shelf: Shelf, observe: Observer) -> Part:
     ]
     headings = ["experiment", "offline, s", "PAC-DP, s a round", "fixed C, s a round"]
     headings += ["ratio (over turns)", "bytes a round, both alike"]
-    return Part(study, table.markdown(headings, rows), table.csv_lines(found))
+    return Section(study, table.format_markdown(headings, rows), table.format_csv(found))
 
 
-def measure(
+def measure_overhead(
     experiment: Experiment, *, turns: int, observe: Callable[[], None] = lambda: None
 ) -> dict[str, Any]:
     """Fit a curve, then train with it and with a fixed C in turns.
@@ -71,7 +75,7 @@ def measure(
     The first turn of each warms up and is not counted. The ratio is the median over turns.
     """
     read = read_data(experiment.data, seed=0)
-    proxy_task = setting_for(experiment, read=read)
+    proxy_task = make_proxy_task(experiment, read=read)
     started = time.perf_counter()
     curve = fit_curve(proxy_task, experiment.offline)
     offline = time.perf_counter() - started
@@ -84,8 +88,8 @@ def measure(
     seconds: dict[str, list[float]] = {name: [] for name in methods}
     for _ in range(turns + 1):
         for name, method in methods.items():
-            ready = prepare(experiment, method=method, read=read)
-            result = RunResult.of(ready, execute(ready))
+            ready = prepare_run(experiment, method=method, read=read)
+            result = RunResult.of(ready, simulate_run(ready))
             seconds[name].append(result.seconds / experiment.training.rounds)
             observe()
     ratios = [a / b for a, b in zip(seconds["pac-dp"][1:], seconds["fixed"][1:], strict=True)]

@@ -10,14 +10,14 @@ from threading import Thread
 import torch
 
 from pacdp.errors import TrainingError
-from pacdp.paper.studies.artifact_store import Shelf
-from pacdp.paper.studies.section import Observer, Portion, quiet
+from pacdp.paper.studies.artifact_store import ArtifactStore
+from pacdp.paper.studies.section import Observer, WorkItem, quiet
 
 
-def make_at_once(
-    portions: Sequence[Portion], shelf: Shelf, *, jobs: int, observe: Observer
+def run_in_parallel(
+    portions: Sequence[WorkItem], store: ArtifactStore, *, jobs: int, observe: Observer
 ) -> None:
-    """Make portions with so many helpers, who share the cores; what they make is on the shelf.
+    """Make portions with so many helpers, who share the cores; what they make is in the store.
 
     Where one is refused, or who waits goes away, the helpers stop: every file is whole or missing.
     """
@@ -33,7 +33,7 @@ def make_at_once(
         # Neighbours often need the same things: who comes later may find them made.
         spread = [*portions[::2], *portions[1::2]]
         try:
-            begun = {pool.submit(_make, one, shelf): one for one in spread}
+            begun = {pool.submit(_make, one, store): one for one in spread}
             for future in as_completed(begun):
                 future.result()
                 observe(begun[future].words, begun[future].steps)
@@ -63,6 +63,6 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _make(portion: Portion, shelf: Shelf) -> None:
-    # What comes of it stays on the shelf: to send it would cost more than to read it.
-    portion.make(shelf, quiet)
+def _make(portion: WorkItem, store: ArtifactStore) -> None:
+    # What comes of it stays in the store: to send it would cost more than to read it.
+    portion.make(store, quiet)

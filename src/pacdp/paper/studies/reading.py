@@ -11,7 +11,7 @@ from pacdp.privacy import calibrate
 from pacdp.privacy.gaussian import epsilon_for
 
 
-def per_release(curve: Curve, *, releases: int, classic: bool = False) -> Curve:
+def convert_to_per_release(curve: Curve, *, releases: int, classic: bool = False) -> Curve:
     """The same bounds at the same noise, by the ε of a single release of so many.
 
     ``classic`` reads it by the published formula, ε = √(2 ln(1.25/δ))/z.

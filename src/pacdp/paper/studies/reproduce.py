@@ -4,33 +4,33 @@ from collections.abc import Sequence
 
 from matplotlib import rc_context
 
-from pacdp.paper.studies.ablation import ablation, ablation_portions
-from pacdp.paper.studies.artifact_store import Shelf
-from pacdp.paper.studies.contest import contest, contest_portions
-from pacdp.paper.studies.curves import curves, curves_portions
-from pacdp.paper.studies.headline import headline, headline_portions
-from pacdp.paper.studies.overhead import overhead, overhead_portions
-from pacdp.paper.studies.process_pool import make_at_once
-from pacdp.paper.studies.section import SMOKE, Observer, Part, Portion, quiet
+from pacdp.paper.studies.ablation import build_ablation, split_ablation
+from pacdp.paper.studies.artifact_store import ArtifactStore
+from pacdp.paper.studies.comparison import build_comparison, split_comparison
+from pacdp.paper.studies.curves import build_curves, split_curves
+from pacdp.paper.studies.headline import build_headline, split_headline
+from pacdp.paper.studies.overhead import build_overhead, split_overhead
+from pacdp.paper.studies.process_pool import run_in_parallel
+from pacdp.paper.studies.section import SMOKE_NOTE, Observer, Section, WorkItem, quiet
 from pacdp.paper.studies.study import Study
-from pacdp.paper.studies.weights import weights, weights_portions
-from pacdp.storage import write_whole
+from pacdp.paper.studies.weights import build_weights, split_weights
+from pacdp.storage import write_atomically
 
 _KINDS = {
-    "contest": (contest_portions, contest),
-    "curves": (curves_portions, curves),
-    "overhead": (overhead_portions, overhead),
-    "headline": (headline_portions, headline),
-    "weights": (weights_portions, weights),
-    "ablation": (ablation_portions, ablation),
+    "comparison": (split_comparison, build_comparison),
+    "curves": (split_curves, build_curves),
+    "overhead": (split_overhead, build_overhead),
+    "headline": (split_headline, build_headline),
+    "weights": (split_weights, build_weights),
+    "ablation": (split_ablation, build_ablation),
 }
 
 
-def portions(study: Study) -> list[Portion]:
+def list_work(study: Study) -> list[WorkItem]:
     """What a study is made of, each of which can be made on its own.
 
     >>> from pacdp.paper.studies.study import read_study
-    >>> [one.words for one in portions(read_study("curves", profile="desk"))][:2]
+    >>> [one.words for one in list_work(read_study("curves", profile="desk"))][:2]
     ['curve of mnist', 'curve of cifar10']
     """
     split, _ = _KINDS[study.kind]
@@ -38,41 +38,41 @@ def portions(study: Study) -> list[Portion]:
 
 
 def reproduce(
-    studies: Sequence[Study], shelf: Shelf, *, jobs: int = 1, observe: Observer = quiet
+    studies: Sequence[Study], store: ArtifactStore, *, jobs: int = 1, observe: Observer = quiet
 ) -> None:
     """Run what is missing of some studies, so many portions at once, and write what came of it."""
     # Seconds are measured while nothing else runs.
     ahead = [study for study in studies if jobs > 1 and study.kind != "overhead"]
-    split = [one for study in ahead for one in portions(study)]
+    split = [one for study in ahead for one in list_work(study)]
     if split:
-        make_at_once(split, shelf, jobs=jobs, observe=observe)
+        run_in_parallel(split, store, jobs=jobs, observe=observe)
     for study in studies:
         # What helpers have made has been told.
-        _write(study, shelf, quiet if study in ahead else observe)
+        _write(study, store, quiet if study in ahead else observe)
 
 
-def _write(study: Study, shelf: Shelf, observe: Observer) -> None:
+def _write(study: Study, store: ArtifactStore, observe: Observer) -> None:
     """The tables, the figure and the report of a study."""
     _, run = _KINDS[study.kind]
-    made = run(study, shelf, observe)
-    folder = shelf.folder / "results"
-    write_whole(folder / f"{study.name}.csv", made.csv)
+    made = run(study, store, observe)
+    folder = store.folder / "results"
+    write_atomically(folder / f"{study.name}.csv", made.csv)
     if made.figure is not None:
         # Text stays text, and the same numbers give the same file.
         with rc_context({"svg.fonttype": "none", "svg.hashsalt": study.name}):
             made.figure.savefig(folder / f"{study.name}.svg", metadata={"Date": None})
         made.figure.savefig(folder / f"{study.name}.png", dpi=120)
     if made.report is not None:
-        write_whole(shelf.folder / "reports" / f"{study.name}.html", made.report)
+        write_atomically(store.folder / "reports" / f"{study.name}.html", made.report)
     # Last: where the text is, the rest is too.
-    write_whole(folder / f"{study.name}.md", _section(made, shelf.profile))
+    write_atomically(folder / f"{study.name}.md", _section(made, store.profile))
 
 
-def _section(made: Part, profile: str) -> str:
+def _section(made: Section, profile: str) -> str:
     study = made.study
     paper = f"`{study.name}`. The paper: {study.paper.where}. {study.paper.said}".rstrip()
     parts = [f"## {study.title}", paper]
-    parts += [f"**{SMOKE}**"] if profile == "smoke" else []
+    parts += [f"**{SMOKE_NOTE}**"] if profile == "smoke" else []
     parts += [study.note] if study.note else []
     parts.append(made.text)
     if made.figure is not None:

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from pacdp.paper.studies.artifact_store import Shelf
-from pacdp.storage import write_whole
+from pacdp.paper.studies.artifact_store import ArtifactStore
+from pacdp.storage import write_atomically
 
 _HEAD = """# Results
 
@@ -28,24 +28,24 @@ their published settings, untuned.
 """
 
 
-def write_results(shelf: Shelf, order: Sequence[str]) -> Path:
+def write_results(store: ArtifactStore, order: Sequence[str]) -> Path:
     """The page of all studies that are in the folder."""
-    folder = shelf.folder / "results"
+    folder = store.folder / "results"
     there = [name for name in order if (folder / f"{name}.md").is_file()]
     missing = [name for name in order if name not in there]
-    parts = [_HEAD.format(profile=shelf.profile)]
+    parts = [_HEAD.format(profile=store.profile)]
     if missing:
         parts.append(f"Not run in this size: {', '.join(missing)}.\n")
     parts += [(folder / f"{name}.md").read_text() for name in there]
-    page = shelf.folder / "results.md"
-    write_whole(page, "\n".join(parts))
+    page = store.folder / "results.md"
+    write_atomically(page, "\n".join(parts))
     return page
 
 
-def copy_results(shelf: Shelf, docs: Path) -> None:
+def copy_results(store: ArtifactStore, docs: Path) -> None:
     """Bring the page, its figures and its tables to where documentation is built from."""
     (docs / "results").mkdir(parents=True, exist_ok=True)
-    (docs / "results.md").write_text((shelf.folder / "results.md").read_text())
-    for file in sorted((shelf.folder / "results").iterdir()):
+    (docs / "results.md").write_text((store.folder / "results.md").read_text())
+    for file in sorted((store.folder / "results").iterdir()):
         if file.suffix in (".svg", ".csv"):
             (docs / "results" / file.name).write_bytes(file.read_bytes())

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure
 
 from pacdp.experiments import read_experiment
-from pacdp.paper.studies.artifact_store import Shelf
+from pacdp.paper.studies.artifact_store import ArtifactStore
 from pacdp.paper.studies.study import Study
 
-SMOKE = """A smoke test, and no result: data, model, budgets, rounds and targets are those of a \
-size for seconds, whatever the title and the paper's numbers say."""
+SMOKE_NOTE = """A smoke test, and no result: data, model, budgets, rounds and targets are those of \
+a size for seconds, whatever the title and the paper's numbers say."""
 # Told what is being done, and how many more steps are over.
 Observer = Callable[[str, int], None]
 
@@ -20,17 +20,17 @@ def quiet(words: str, steps: int) -> None:
 
 
 @dataclass(frozen=True)
-class Portion:
-    """What of a study can be made on its own, and then lies on the shelf."""
+class WorkItem:
+    """What of a study can be made on its own, and then lies in the store."""
 
     words: str
     steps: int
     """How long it takes beside others, for who waits."""
-    make: Callable[[Shelf, Observer], object]
+    make: Callable[[ArtifactStore, Observer], object]
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class Section:
     """What is written of a study."""
 
     study: Study
@@ -41,10 +41,10 @@ class Part:
     """A page to look at."""
 
 
-def data_of(experiment: str, *, profile: str) -> str:
+def describe_data(experiment: str, *, profile: str) -> str:
     """What an experiment is trained on in this size, and for what that stands.
 
-    >>> data_of("mnist", profile="desk"), data_of("mnist", profile="smoke")
+    >>> describe_data("mnist", profile="desk"), describe_data("mnist", profile="smoke")
     ('mnist', 'digits for mnist')
     """
     own = read_experiment(experiment).data.name
@@ -52,11 +52,11 @@ def data_of(experiment: str, *, profile: str) -> str:
     return own if used == own else f"{used} for {own}"
 
 
-def named(experiment: str, *, profile: str) -> str:
+def describe_experiment(experiment: str, *, profile: str) -> str:
     """An experiment with what it is trained on, where that is not said by its name.
 
-    >>> named("heart", profile="desk"), named("heart-dnn", profile="desk")
-    ('heart', 'heart-dnn: heart')
+    >>> [describe_experiment(name, profile="desk") for name in ("heart", "heart-dnn")]
+    ['heart', 'heart-dnn: heart']
     """
-    data = data_of(experiment, profile=profile)
+    data = describe_data(experiment, profile=profile)
     return experiment if data == experiment else f"{experiment}: {data}"

@@ -13,13 +13,13 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from pacdp.config import Count, Real, Settings, explain
+from pacdp.config import Count, Real, Settings, explain_validation_error
 from pacdp.errors import InputError
 from pacdp.experiments import Experiment, read_experiment
-from pacdp.experiments.experiment import merged
+from pacdp.experiments.experiment import merge_settings
 from pacdp.features import Track
 from pacdp.methods import METHODS
-from pacdp.validation import meant
+from pacdp.validation import suggest
 
 PROFILES = ("smoke", "desk", "full")
 Reading = Literal["as-published", "certified"]
@@ -43,7 +43,7 @@ class Arm(Settings):
     readings: tuple[Reading, ...] = Field(READINGS, description="Under which it is run.")
 
 
-class Paper(Settings):
+class PaperResults(Settings):
     """What the paper reports, by arm: shares of test records that are classified rightly."""
 
     where: str = Field("", description="The figure or table.")
@@ -53,7 +53,7 @@ class Paper(Settings):
     said: str = Field("", description="What it says in words.")
 
 
-class Entry(Settings):
+class StudyEntry(Settings):
     """A line of the headline: one setting of the paper, on one of the two tracks."""
 
     setting: str = Field(description="What it is called.")
@@ -80,12 +80,12 @@ class Study(Settings):
 
     name: str = Field(description="What it is called.")
     title: str = Field(description="What it shows, in a line.")
-    kind: Literal["contest", "curves", "overhead", "headline", "weights", "ablation"] = Field(
-        "contest", description="Its kind."
+    kind: Literal["comparison", "curves", "overhead", "headline", "weights", "ablation"] = Field(
+        "comparison", description="Its kind."
     )
     experiment: str = Field("", description="The shipped experiment it trains.")
     experiments: tuple[str, ...] = Field((), description="Several, for curves and overhead.")
-    entries: tuple[Entry, ...] = Field((), description="The lines of a headline.")
+    entries: tuple[StudyEntry, ...] = Field((), description="The lines of a headline.")
     rules: tuple[str, ...] = Field((), description="Weights that are compared, the standard first.")
     changes: dict[str, Any] = Field({}, description="Changes of the experiment.")
     arms: tuple[str, ...] = Field(
@@ -101,21 +101,23 @@ class Study(Settings):
     seeds: Count = Field(3, description="Runs of each row.")
     fit: bool = Field(True, description="Whether F is fitted, or the given one is taken.")
     note: str = Field("", description="What a reader must know.")
-    paper: Paper = Field(Paper(), description="The paper's numbers.")
+    paper: PaperResults = Field(PaperResults(), description="The paper's numbers.")
     profiles: dict[str, dict[str, Any]] = Field({}, description="Changes for smoke, desk, full.")
 
     @model_validator(mode="after")
     def _checked(self) -> Self:
-        contest = self.kind == "contest"
-        if contest != bool(self.experiment) or contest != bool(self.arms):
-            raise ValueError("a contest has one experiment and arms, any other study experiments")
+        comparison = self.kind == "comparison"
+        if comparison != bool(self.experiment) or comparison != bool(self.arms):
+            raise ValueError(
+                "a comparison has one experiment and arms, any other study experiments"
+            )
         for name in self.arms:
             self.arm(name)
         if len(set(self.arms)) != len(self.arms):
             raise ValueError("arms: one comes twice")
         named = {*self.paper.final, *self.paper.rounds, *self.paper.target}
         unknown = sorted(named - set(self.arms))
-        if unknown and contest:
+        if unknown and comparison:
             raise ValueError(f"{unknown[0]}: is none of the arms")
         return self
 
@@ -142,10 +144,10 @@ _LABELS = {
 }
 
 
-def label(arm: str) -> str:
+def label_arm(arm: str) -> str:
     """What an arm is called for readers.
 
-    >>> label("fixed:clipping_bound=0.1"), label("rpdp-fl"), label("PAC-DP, hot start")
+    >>> label_arm("fixed:clipping_bound=0.1"), label_arm("rpdp-fl"), label_arm("PAC-DP, hot start")
     ('fixed C = 0.1', 'rPDP-FL', 'PAC-DP, hot start')
     """
     method, _, settings = arm.partition(":")
@@ -154,10 +156,10 @@ def label(arm: str) -> str:
     return _LABELS.get(arm, arm)
 
 
-def studies() -> list[str]:
+def list_studies() -> list[str]:
     """The names of the studies: the headline, and then in the order of the paper.
 
-    >>> studies()[:5]
+    >>> list_studies()[:5]
     ['headline', 'ablation', 'weights', 'curves', 'mnist']
     """
     return list(ORDER)
@@ -173,22 +175,22 @@ def read_study(name: str, *, profile: str) -> Study:
         raise InputError(f"--profile {profile}: must be {', '.join(PROFILES)}")
     if name not in ORDER:
         raise InputError(
-            f"study = {name!r}: unknown; {meant(name, ORDER)}there are all, {', '.join(ORDER)}"
+            f"study = {name!r}: unknown; {suggest(name, ORDER)}there are all, {', '.join(ORDER)}"
         )
     file = resources.files("pacdp.paper.studies").joinpath("files", f"{name}.toml")
     content = tomllib.loads(file.read_text(encoding="utf-8"))
-    sized = merged(content, content.get("profiles", {}).get(profile, {}))
+    sized = merge_settings(content, content.get("profiles", {}).get(profile, {}))
     try:
         return Study.model_validate(sized)
     except ValidationError as error:
-        raise InputError(f"{Path(name)}: {explain(error, Study)}") from None
+        raise InputError(f"{Path(name)}: {explain_validation_error(error, Study)}") from None
 
 
-def experiment_of(name: str, changes: Mapping[str, Any], *, profile: str) -> Experiment:
+def load_study_experiment(name: str, changes: Mapping[str, Any], *, profile: str) -> Experiment:
     """A shipped experiment in one of its sizes, with changes."""
     read = read_experiment(name, profile=profile)
     content = read.model_dump(mode="json", exclude_unset=True, exclude={"profiles"})
     try:
-        return Experiment.model_validate(merged(content, changes))
+        return Experiment.model_validate(merge_settings(content, changes))
     except ValidationError as error:
-        raise InputError(f"{name}: {explain(error, Experiment)}") from None
+        raise InputError(f"{name}: {explain_validation_error(error, Experiment)}") from None

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 from pacdp.experiments import RunResult
 from pacdp.experiments.results import collect_epsilons
-from pacdp.paper.studies.jobs import Cell
+from pacdp.paper.studies.jobs import StudyRun
 from pacdp.paper.studies.study import Reading, Study
 from pacdp.stats import SampleStats, confidence_radius, paired_difference
 
-Runs = Mapping[Cell, RunResult]
+Runs = Mapping[StudyRun, RunResult]
 
 
 @dataclass(frozen=True, eq=False)
-class Row:
+class ArmResult:
     """One arm under one reading: its runs over seeds."""
 
     arm: str
@@ -72,13 +72,13 @@ class Row:
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class StudyResult:
     """All rows of a study."""
 
     study: Study
     profile: str
-    rows: Sequence[Row]
-    sweep: Sequence[Row]
+    rows: Sequence[ArmResult]
+    sweep: Sequence[ArmResult]
     data: str
     """What it was trained on."""
 
@@ -88,7 +88,7 @@ class Found:
         chances = [run.chance for run in self.rows[0].runs]
         return statistics.fmean(chance for chance in chances if chance is not None)
 
-    def row(self, arm: str, reading: Reading) -> Row | None:
+    def row(self, arm: str, reading: Reading) -> ArmResult | None:
         """One of the rows."""
         found = (row for row in self.rows if (row.arm, row.reading) == (arm, reading))
         return next(found, None)
@@ -98,15 +98,15 @@ class Found:
         return {row.arm: row.runs for row in self.rows if row.reading == reading}
 
 
-def gather(study: Study, runs: Runs, *, profile: str, data: str) -> Found:
+def collect_results(study: Study, runs: Runs, *, profile: str, data: str) -> StudyResult:
     """Group a study's runs."""
 
-    def row(arm: str, reading: Reading, epsilon: float | None) -> Row:
+    def row(arm: str, reading: Reading, epsilon: float | None) -> ArmResult:
         wanted = (arm, reading, epsilon)
         chosen = [o for c, o in runs.items() if (c.arm, c.reading, c.epsilon) == wanted]
-        return Row(arm, reading, chosen, epsilon)
+        return ArmResult(arm, reading, chosen, epsilon)
 
-    return Found(
+    return StudyResult(
         study,
         profile,
         [row(arm, reading, None) for arm in study.arms for reading in study.arm(arm).readings],
@@ -121,7 +121,7 @@ def gather(study: Study, runs: Runs, *, profile: str, data: str) -> Found:
 
 
 @dataclass(frozen=True)
-class Gain:
+class AccuracyGain:
     """How many points one arm is above another, seed by seed."""
 
     other: str
@@ -130,10 +130,10 @@ class Gain:
     seeds: int
 
     @classmethod
-    def of(cls, other: str, ours: Sequence[float], theirs: Sequence[float]) -> "Gain":
+    def of(cls, other: str, ours: Sequence[float], theirs: Sequence[float]) -> "AccuracyGain":
         """From the accuracies of both on the same seeds.
 
-        >>> Gain.of("fixed", [0.5, 0.75], [0.5, 0.5]).points
+        >>> AccuracyGain.of("fixed", [0.5, 0.75], [0.5, 0.5]).points
         12.5
         """
         difference = paired_difference(ours, theirs, scale=100)
@@ -143,9 +143,9 @@ class Gain:
     def verdict(self) -> str:
         """What can be said at 95 %, by Student's t over the seeds.
 
-        >>> Gain("fixed", points=3.0, standard_error=1.0, seeds=5).verdict
+        >>> AccuracyGain("fixed", points=3.0, standard_error=1.0, seeds=5).verdict
         'wins'
-        >>> Gain("fixed", points=3.0, standard_error=1.0, seeds=3).verdict
+        >>> AccuracyGain("fixed", points=3.0, standard_error=1.0, seeds=3).verdict
         'not to be told apart'
         """
         if abs(self.points) <= confidence_radius(self.standard_error, self.seeds):
@@ -153,7 +153,7 @@ class Gain:
         return "wins" if self.points > 0 else "loses"
 
 
-def gains(found: Found, arm: str = "pac-dp") -> list[Gain]:
+def compute_gains(found: StudyResult, arm: str = "pac-dp") -> list[AccuracyGain]:
     """PAC-DP against each other certified arm, on the same seeds.
 
     What public data trained first is another track, and is not compared.
@@ -166,5 +166,5 @@ def gains(found: Found, arm: str = "pac-dp") -> list[Gain]:
         private = bool(row.epsilons("epsilon_spent"))
         if row.reading != "certified" or row.arm == arm or not private or row.before is not None:
             continue
-        made.append(Gain.of(row.arm, ours.accuracies, row.accuracies))
+        made.append(AccuracyGain.of(row.arm, ours.accuracies, row.accuracies))
     return made

@@ -7,16 +7,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pacdp.experiments.results import collect_epsilons
-from pacdp.formatting import NOTHING, least_middle_most
-from pacdp.paper.studies.study import Study, label
-from pacdp.paper.studies.summary import Found, Row, gains
+from pacdp.formatting import MISSING, format_min_median_max
+from pacdp.paper.studies.study import Study, label_arm
+from pacdp.paper.studies.summary import ArmResult, StudyResult, compute_gains
 from pacdp.stats import SampleStats
 
 
-def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]], *, words: int = 1) -> str:
+def format_markdown(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], *, words: int = 1
+) -> str:
     """A Markdown table; the first columns are words, the others numbers.
 
-    >>> print(markdown(["a", "b"], [["x", "1"]]))
+    >>> print(format_markdown(["a", "b"], [["x", "1"]]))
     | a | b |
     |---|--:|
     | x | 1 |
@@ -28,47 +30,47 @@ def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]], *, words: i
     return "\n".join(shown)
 
 
-def percent(stats: SampleStats) -> str:
+def format_percent(stats: SampleStats) -> str:
     """Format mean ± standard deviation in percent; a single run has no deviation.
 
-    >>> percent(SampleStats(0.5, 0.012, count=3)), percent(SampleStats(0.5, 0.0, count=1))
-    ('50.0 ± 1.2', '50.0')
+    >>> [format_percent(SampleStats(0.5, 0.012, count=count)) for count in (3, 1)]
+    ['50.0 ± 1.2', '50.0']
     """
     mean = f"{100 * stats.mean:.1f}"
     return mean if stats.count < 2 else f"{mean} ± {100 * stats.deviation:.1f}"
 
 
-def main_table(found: Found) -> str:
+def format_main_table(found: StudyResult) -> str:
     """Every row twice, as published and certified, with the paper's number beside it."""
     study = found.study
     headings = ["method", "reading", "accuracy, %", "the paper, %", "clients, %", "budget ε"]
     headings += ["planned ε of the whole run", "realised", *_extra_headings(study)]
     rows = [
         [
-            label(row.arm),
+            label_arm(row.arm),
             row.reading,
-            percent(row.accuracy) + _before(row),
+            format_percent(row.accuracy) + _before(row),
             _paper(study, row),
-            least_middle_most([round(100 * value, 1) for value in row.clients]),
-            least_middle_most(row.epsilons("epsilon_budget")),
-            least_middle_most(row.epsilons("epsilon_planned")),
-            least_middle_most(row.epsilons("epsilon_spent")),
+            format_min_median_max([round(100 * value, 1) for value in row.clients]),
+            format_min_median_max(row.epsilons("epsilon_budget")),
+            format_min_median_max(row.epsilons("epsilon_planned")),
+            format_min_median_max(row.epsilons("epsilon_spent")),
             *_extra(study, row),
         ]
         for row in found.rows
     ]
-    return markdown(headings, rows, words=2)
+    return format_markdown(headings, rows, words=2)
 
 
-def _before(row: Row) -> str:
+def _before(row: ArmResult) -> str:
     return "" if row.before is None else f" (before any private data {100 * row.before:.1f})"
 
 
-def _paper(study: Study, row: Row) -> str:
+def _paper(study: Study, row: ArmResult) -> str:
     """The paper's number, and whether the mean here comes up to it."""
     reported = study.paper.final.get(row.arm)
     if reported is None:
-        return NOTHING
+        return MISSING
     reached = "reached" if row.accuracy.mean >= reported else "not reached"
     return f"{100 * reported:.1f}, {reached}"
 
@@ -84,13 +86,13 @@ def _extra_headings(study: Study) -> list[str]:
     return headings
 
 
-def _extra(study: Study, row: Row) -> list[str]:
+def _extra(study: Study, row: ArmResult) -> list[str]:
     cells = []
     for number in study.rounds:
         reported = study.paper.rounds.get(row.arm, {}).get(number)
         beside = "" if reported is None else f" ({100 * reported:.1f})"
         after = row.after(number)
-        cells.append((NOTHING if after is None else f"{100 * after.mean:.1f}") + beside)
+        cells.append((MISSING if after is None else f"{100 * after.mean:.1f}") + beside)
     each = row.runs[0].bytes_per_round / 1e6
     for target in _targets(study):
         reached = row.rounds_to(target)
@@ -99,35 +101,35 @@ def _extra(study: Study, row: Row) -> list[str]:
         said = f"{len(known)} of {len(reached)} runs" if middle is None else f"{middle:g}"
         theirs = study.paper.target.get(row.arm) if target == study.target else None
         cells.append((said if known else "not reached") + (f" ({theirs})" if theirs else ""))
-        cells.append(NOTHING if middle is None else f"{middle * each:.3g}")
+        cells.append(MISSING if middle is None else f"{middle * each:.3g}")
     return cells
 
 
-def gains_table(found: Found) -> str:
+def format_gains_table(found: StudyResult) -> str:
     """PAC-DP against each certified rival: points, seed by seed."""
     rows = [
         [
-            label(gain.other),
+            label_arm(gain.other),
             f"{gain.points:+.1f} ± {gain.standard_error:.1f}",
             gain.verdict,
         ]
-        for gain in gains(found)
+        for gain in compute_gains(found)
     ]
-    return markdown(["PAC-DP against", "points ± standard error", "PAC-DP"], rows)
+    return format_markdown(["PAC-DP against", "points ± standard error", "PAC-DP"], rows)
 
 
-def sweep_table(found: Found) -> str:
+def format_sweep_table(found: StudyResult) -> str:
     """Accuracy by budget, certified."""
     budgets = found.study.epsilons
     rows = []
     for arm in dict.fromkeys(row.arm for row in found.sweep):
         mine = {row.epsilon: row for row in found.sweep if row.arm == arm}
-        cells = [percent(mine[e].accuracy) for e in budgets]
-        rows.append([label(arm), *cells])
-    return markdown(["method", *(f"ε = {epsilon:g}" for epsilon in budgets)], rows)
+        cells = [format_percent(mine[e].accuracy) for e in budgets]
+        rows.append([label_arm(arm), *cells])
+    return format_markdown(["method", *(f"ε = {epsilon:g}" for epsilon in budgets)], rows)
 
 
-def by_budget_table(found: Found) -> str | None:
+def format_budget_table(found: StudyResult) -> str | None:
     """Accuracy for those who hold each budget, where there are several; certified."""
     held: dict[str, dict[float, list[float]]] = {}
     for row in found.rows:
@@ -139,14 +141,16 @@ def by_budget_table(found: Found) -> str | None:
     if len(levels) < 2:
         return None
     rows = [
-        [label(arm), *(percent(SampleStats.of(by[level])) for level in levels)]
+        [label_arm(arm), *(format_percent(SampleStats.of(by[level])) for level in levels)]
         for arm, by in held.items()
         if set(by) == set(levels)
     ]
-    return markdown(["accuracy, %, for those with", *(f"ε = {level:g}" for level in levels)], rows)
+    return format_markdown(
+        ["accuracy, %, for those with", *(f"ε = {level:g}" for level in levels)], rows
+    )
 
 
-def csv_text(found: Found) -> str:
+def format_runs_csv(found: StudyResult) -> str:
     """One line for each run, with all digits."""
     lines: list[dict[str, Any]] = []
     paper = found.study.paper.final
@@ -160,7 +164,7 @@ def csv_text(found: Found) -> str:
                     "study": found.study.name,
                     "profile": found.profile,
                     "data": found.data,
-                    "method": label(row.arm),
+                    "method": label_arm(row.arm),
                     "reading": row.reading,
                     "sweep_epsilon": row.epsilon,
                     "seed": run.seed,
@@ -179,13 +183,13 @@ def csv_text(found: Found) -> str:
                     "seconds": round(run.seconds, 3),
                 }
             )
-    return csv_lines(lines)
+    return format_csv(lines)
 
 
-def csv_lines(lines: Sequence[Mapping[str, Any]]) -> str:
+def format_csv(lines: Sequence[Mapping[str, Any]]) -> str:
     """Lines with the same keys, as CSV.
 
-    >>> csv_lines([{"a": 1, "b": "x"}])
+    >>> format_csv([{"a": 1, "b": "x"}])
     'a,b\\n1,x\\n'
     """
     out = io.StringIO()

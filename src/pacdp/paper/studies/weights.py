@@ -7,48 +7,48 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from pacdp.experiments.experiment import merged
-from pacdp.formatting import terms
-from pacdp.paper.figures.gains import gains_figure
+from pacdp.experiments.experiment import merge_settings
+from pacdp.formatting import format_terms
+from pacdp.paper.figures.gains import draw_gains
 from pacdp.paper.studies import table
-from pacdp.paper.studies.artifact_store import Shelf
+from pacdp.paper.studies.artifact_store import ArtifactStore
 from pacdp.paper.studies.jobs import Job
-from pacdp.paper.studies.section import Observer, Part, Portion
-from pacdp.paper.studies.study import Entry, Study, experiment_of
-from pacdp.paper.studies.summary import Gain, Row
-from pacdp.tuning import with_plan
+from pacdp.paper.studies.section import Observer, Section, WorkItem
+from pacdp.paper.studies.study import Study, StudyEntry, load_study_experiment
+from pacdp.paper.studies.summary import AccuracyGain, ArmResult
+from pacdp.tuning import apply_configuration
 
 # Far from the seeds of the search.
 _FIRST = 200
 
 
 @dataclass(frozen=True, eq=False)
-class Dealt:
+class WeightingResult:
     """What the rules gave under one way of dealing records out."""
 
-    entry: Entry
-    rows: dict[str, Row]
+    entry: StudyEntry
+    rows: dict[str, ArmResult]
 
-    def gain(self, rule: str, standard: str) -> Gain:
+    def gain(self, rule: str, standard: str) -> AccuracyGain:
         """A rule against the standard, seed by seed."""
-        return Gain.of(standard, self.rows[rule].accuracies, self.rows[standard].accuracies)
+        return AccuracyGain.of(standard, self.rows[rule].accuracies, self.rows[standard].accuracies)
 
 
-def weights_portions(study: Study) -> list[Portion]:
+def split_weights(study: Study) -> list[WorkItem]:
     """Each way of dealing records out is one."""
     return [
-        Portion(f"weights: {entry.setting}", len(study.rules), partial(_dealt, entry, study))
+        WorkItem(f"weights: {entry.setting}", len(study.rules), partial(_dealt, entry, study))
         for entry in study.entries
     ]
 
 
-def weights(study: Study, shelf: Shelf, observe: Observer) -> Part:
+def build_weights(study: Study, store: ArtifactStore, observe: Observer) -> Section:
     """Run each rule under each way of dealing records out."""
-    found = [_dealt(entry, study, shelf, observe) for entry in study.entries]
+    found = [_dealt(entry, study, store, observe) for entry in study.entries]
     lines = [
         {
             "study": study.name,
-            "profile": shelf.profile,
+            "profile": store.profile,
             "dealt": one.entry.setting,
             "weights": rule,
             "seed": run.seed,
@@ -65,13 +65,15 @@ def weights(study: Study, shelf: Shelf, observe: Observer) -> Part:
     panel = {
         one.entry.setting: {rule: one.gain(rule, standard) for rule in others} for one in found
     }
-    figure = gains_figure({f"against weights by {standard}": panel})
-    return Part(study, _text(study, found), table.csv_lines(lines), figure)
+    figure = draw_gains({f"against weights by {standard}": panel})
+    return Section(study, _text(study, found), table.format_csv(lines), figure)
 
 
-def _dealt(entry: Entry, study: Study, shelf: Shelf, observe: Observer) -> Dealt:
-    base = experiment_of(entry.experiment, entry.changes, profile=shelf.profile)
-    plan = shelf.plan(base, "pac-dp", seeds=entry.search, sweeps=entry.sweeps)
+def _dealt(
+    entry: StudyEntry, study: Study, store: ArtifactStore, observe: Observer
+) -> WeightingResult:
+    base = load_study_experiment(entry.experiment, entry.changes, profile=store.profile)
+    plan = store.plan(base, "pac-dp", seeds=entry.search, sweeps=entry.sweeps)
     rows = {}
     for rule in study.rules:
         words = f"weights: {entry.setting}, {rule}"
@@ -80,25 +82,27 @@ def _dealt(entry: Entry, study: Study, shelf: Shelf, observe: Observer) -> Dealt
         for seed in range(_FIRST, _FIRST + entry.seeds):
             dealt = entry.dealt
             if entry.split:
-                dealt = merged(dealt, {"options": {"split": seed}})
-            own = experiment_of(
-                entry.experiment, merged(entry.changes, {"data": dealt}), profile=shelf.profile
+                dealt = merge_settings(dealt, {"options": {"split": seed}})
+            own = load_study_experiment(
+                entry.experiment,
+                merge_settings(entry.changes, {"data": dealt}),
+                profile=store.profile,
             )
-            made = with_plan(own, plan)
+            made = apply_configuration(own, plan)
             server = made.server.model_copy(update={"weights": rule})
             made = made.model_copy(update={"server": server})
             # F was fitted under the weights that the search chose; here only they differ.
             runs.append(
-                shelf.result(
+                store.result(
                     Job(made, made.build_method("pac-dp", {"allow_plan_mismatch": True}), seed)
                 )
             )
-        rows[rule] = Row(rule, "certified", runs)
+        rows[rule] = ArmResult(rule, "certified", runs)
         observe(words, 1)
-    return Dealt(entry, rows)
+    return WeightingResult(entry, rows)
 
 
-def _text(study: Study, found: Sequence[Dealt]) -> str:
+def _text(study: Study, found: Sequence[WeightingResult]) -> str:
     standard, *others = study.rules
     privacy = found[0].rows[standard].runs[0].plan.privacy
     headings = ["records dealt out", f"{standard}, %"]
@@ -115,9 +119,10 @@ def _text(study: Study, found: Sequence[Dealt]) -> str:
                 gain.verdict,
             ]
         rows.append(cells)
-    said = f"ε at {terms(privacy.delta, privacy.adjacency)}. PAC-DP, each rule with the same plan."
-    return f"{said}\n\n{table.markdown(headings, rows)}"
+    terms = format_terms(privacy.delta, privacy.adjacency)
+    said = f"ε at {terms}. PAC-DP, each rule with the same plan."
+    return f"{said}\n\n{table.format_markdown(headings, rows)}"
 
 
-def _percent(row: Row) -> str:
-    return table.percent(row.accuracy)
+def _percent(row: ArmResult) -> str:
+    return table.format_percent(row.accuracy)

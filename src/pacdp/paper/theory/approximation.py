@@ -15,7 +15,7 @@ from pacdp.curve import Curve, fit_curve_families, select_thresholds
 from pacdp.curve.evidence import Rule
 from pacdp.errors import InputError
 from pacdp.paper.theory.slopes import Slope, fit_slope
-from pacdp.validation import FloatArray, count, not_negative
+from pacdp.validation import FloatArray, require_count, require_nonnegative
 
 LOW, HIGH = 0.05, 10.0
 COUNTS = (6, 12, 24, 48)
@@ -82,7 +82,7 @@ def measure_regression(*, repeats: int = 400, degree: int = 2, seed: int = 0) ->
     """
     random = np.random.default_rng(seed)
     fine = np.linspace(LOW, HIGH, 400)
-    errors = np.empty((len(SIGMAS), len(COUNTS), int(count("repeats", repeats))))
+    errors = np.empty((len(SIGMAS), len(COUNTS), int(require_count("repeats", repeats))))
     misfit = np.empty(len(COUNTS))
     for column, number in enumerate(COUNTS):
         # The centres of equal intervals represent a uniform ε.
@@ -172,8 +172,8 @@ def fit_noisy_surface(
     >>> round(curve(1.0), 2)
     0.5
     """
-    not_negative("score_noise", score_noise)
-    budgets = np.geomspace(LOW, HIGH, int(count("number", number)))
+    require_nonnegative("score_noise", score_noise)
+    budgets = np.geomspace(LOW, HIGH, int(require_count("number", number)))
     noise = score_noise * random.normal(size=(number, SEEDS, len(BOUNDS)))
     scores = noise - utility_gap(BOUNDS, budgets[:, None, None])
     choices = select_thresholds(scores.swapaxes(0, 1), BOUNDS, rule=rule)

@@ -5,7 +5,7 @@ examples costs B times as much as on one, and a simulated training has as many c
 one: both are factors here, and with both set to one the counts are the paper's.
 """
 
-from pacdp.validation import count, positive_number, rate, single
+from pacdp.validation import require_count, require_positive_number, require_rate, require_scalar
 
 BYTES_PER_NUMBER = 4
 
@@ -16,7 +16,7 @@ def count_round_bytes(*, clients: int, sampling_rate: float, dimension: int) -> 
     >>> count_round_bytes(clients=100, sampling_rate=0.1, dimension=1_000_000)
     80000000.0
     """
-    sampled = _multiply(clients=clients) * float(rate("sampling_rate", sampling_rate))
+    sampled = _multiply(clients=clients) * float(require_rate("sampling_rate", sampling_rate))
     return 2 * sampled * _multiply(dimension=dimension) * BYTES_PER_NUMBER
 
 
@@ -67,12 +67,12 @@ def amortise_offline_cost(*, offline: float, online: float, runs: int) -> float:
     >>> [round(amortise_offline_cost(offline=900, online=100, runs=n), 2) for n in (1, 10, 100)]
     [0.9, 0.47, 0.08]
     """
-    once = positive_number("offline", offline)
-    return once / (once + positive_number("online", online) * _multiply(runs=runs))
+    once = require_positive_number("offline", offline)
+    return once / (once + require_positive_number("online", online) * _multiply(runs=runs))
 
 
 def _multiply(**counts: int) -> int:
     product = 1
     for name, value in counts.items():
-        product *= int(single(name, count(name, value)))
+        product *= int(require_scalar(name, require_count(name, value)))
     return product

@@ -13,7 +13,13 @@ import numpy as np
 
 from pacdp.errors import InputError
 from pacdp.paper.theory.problems import Problem
-from pacdp.validation import FloatArray, count, member, not_negative, positive_number
+from pacdp.validation import (
+    FloatArray,
+    require_count,
+    require_member,
+    require_nonnegative,
+    require_positive_number,
+)
 
 ErrorMeasure = Literal["average", "last", "gradient"]
 
@@ -36,11 +42,11 @@ class DescentRun:
 
     def __post_init__(self) -> None:
         for name in ("rounds", "clients", "batch"):
-            count(name, getattr(self, name))
+            require_count(name, getattr(self, name))
         for name in ("noise_multiplier", "decay"):
-            not_negative(name, getattr(self, name))
+            require_nonnegative(name, getattr(self, name))
         for name in ("clipping_bound", "step"):
-            positive_number(name, getattr(self, name))
+            require_positive_number(name, getattr(self, name))
 
     @property
     def sigma(self) -> float:
@@ -74,7 +80,7 @@ def run_descent(
     >>> bool(errors[0] < errors[1])
     True
     """
-    member("measure", measure, get_args(ErrorMeasure))
+    require_member("measure", measure, get_args(ErrorMeasure))
     if not runs:
         raise InputError("runs: there are none, must be at least one")
     random = np.random.default_rng(seed)
@@ -87,7 +93,7 @@ def run_descent(
     lengths = np.array([run.rounds for run in runs])
     steps = np.array([run.step for run in runs])
     decays = np.array([run.decay for run in runs])
-    shape = (len(runs), int(count("repeats", repeats)) * (2 if mirrored else 1), dimension)
+    shape = (len(runs), int(require_count("repeats", repeats)) * (2 if mirrored else 1), dimension)
     models = np.broadcast_to(problem.start, shape).copy()
     total, squared = np.zeros(shape), np.zeros(shape[:2])
     for number in range(lengths.max()):

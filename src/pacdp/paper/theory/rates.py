@@ -22,7 +22,14 @@ from numpy.typing import ArrayLike
 
 from pacdp.errors import InputError
 from pacdp.privacy import mu_for
-from pacdp.validation import FloatArray, count, member, not_negative, positive, positive_number
+from pacdp.validation import (
+    FloatArray,
+    require_count,
+    require_member,
+    require_nonnegative,
+    require_positive,
+    require_positive_number,
+)
 
 Theorem = Literal["non-convex", "convex", "strongly convex"]
 THEOREMS: tuple[Theorem, ...] = get_args(Theorem)
@@ -76,11 +83,11 @@ class RateParameters:
 
     def __post_init__(self) -> None:
         for name in ("smoothness", "gap", "distance", "batch", "clipping_bound"):
-            positive_number(name, getattr(self, name))
+            require_positive_number(name, getattr(self, name))
         for name in ("strong_convexity", "sampling_variance", "bias"):
-            not_negative(name, getattr(self, name))
+            require_nonnegative(name, getattr(self, name))
         for name in ("dimension", "clients"):
-            count(name, getattr(self, name))
+            require_count(name, getattr(self, name))
         if self.strong_convexity > self.smoothness:
             raise InputError(
                 f"strong_convexity = {self.strong_convexity:g}: must be at most the smoothness, "
@@ -89,7 +96,7 @@ class RateParameters:
 
     def variance(self, noise_multiplier: ArrayLike) -> FloatArray:
         """Return V, the variance of the mean over clients."""
-        noise = not_negative("noise_multiplier", noise_multiplier) * self.clipping_bound
+        noise = require_nonnegative("noise_multiplier", noise_multiplier) * self.clipping_bound
         single = self.sampling_variance / self.batch + self.dimension * (noise / self.batch) ** 2
         return np.asarray(single / self.clients)
 
@@ -108,7 +115,7 @@ class RateParameters:
         - ``strongly convex``, of E f(w_T) − f*: (1 − ημ)^T·Δ + (‖b‖² + LηV)/(2μ)
         """
         self._check(theorem)
-        total, eta = count("rounds", rounds), positive("step", step)
+        total, eta = require_count("rounds", rounds), require_positive("step", step)
         limit = 1 / self.smoothness / (2 if theorem == "convex" else 1)
         if np.any(eta > limit * (1 + 1e-12)):
             raise InputError(f"step = {eta.max():g}: must be at most {limit:g} for {theorem} f")
@@ -126,8 +133,8 @@ class RateParameters:
     ) -> FloatArray:
         """Return the rate as the paper states it, with all constants set to one."""
         self._check(theorem)
-        total = count("rounds", rounds)
-        scale = not_negative("noise_multiplier", noise_multiplier) * self.clipping_bound
+        total = require_count("rounds", rounds)
+        scale = require_nonnegative("noise_multiplier", noise_multiplier) * self.clipping_bound
         noise = scale / self.batch / math.sqrt(self.clients)
         if theorem == "strongly convex":
             return np.asarray((1 / total + noise) / self.strong_convexity)
@@ -152,7 +159,7 @@ class RateParameters:
         - ``strongly convex``: ln(2μΔ·r/(L·η·v))/r, with r = −ln(1 − ημ)
         """
         self._check(theorem)
-        eta = positive_number("step", step)
+        eta = require_positive_number("step", step)
         per_round = self.dimension * (self.clipping_bound / self.batch) ** 2 / self.clients
         v = per_round / float(mu_for(epsilon, delta)) ** 2
         if theorem == "strongly convex":
@@ -177,12 +184,12 @@ class RateParameters:
         the paper says, but decreases with T. At a fixed total budget V grows with T, the two
         cancel, and T has no influence once it is large enough.
         """
-        total = self.variance(noise_multiplier) * count("rounds", rounds)
+        total = self.variance(noise_multiplier) * require_count("rounds", rounds)
         ratio = 2 * self.gap / (self.smoothness * np.maximum(total, 1e-300))
         return np.asarray(np.minimum(np.sqrt(ratio), 1 / self.smoothness))
 
     def _check(self, theorem: Theorem) -> None:
-        member("theorem", theorem, THEOREMS)
+        require_member("theorem", theorem, THEOREMS)
         if theorem == "strongly convex" and not self.strong_convexity > 0:
             raise InputError("strong_convexity = 0: must be > 0 for strongly convex f")
         if theorem == "convex" and self.bias:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pacdp.errors import InputError
-from pacdp.validation import FloatArray, positive
+from pacdp.validation import FloatArray, require_positive
 
 _BOOTSTRAP_DRAWS = 200
 # Slopes this close count as equal, beside three standard errors: no rate is exact over a finite
@@ -36,7 +36,7 @@ def fit_slope(x: ArrayLike, errors: ArrayLike) -> Slope:
     >>> round(slope.value, 1), slope.error < 0.1
     (2.0, True)
     """
-    logs, table = np.log(positive("x", x)), np.asarray(errors, float)
+    logs, table = np.log(require_positive("x", x)), np.asarray(errors, float)
     if logs.ndim != 1 or len(logs) < 3 or table.ndim != 2 or len(table) != len(logs):
         raise InputError(
             f"errors: have shape {table.shape}, must be (cells, repeats) of at least three cells"

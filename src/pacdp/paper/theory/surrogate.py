@@ -22,7 +22,7 @@ from pacdp.federation import LocalModel
 from pacdp.federation.weights import client_weights
 from pacdp.models import count_parameters
 from pacdp.offline import ProxyTask
-from pacdp.validation import FloatArray, count, not_negative, positive
+from pacdp.validation import FloatArray, require_count, require_nonnegative, require_positive
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -45,13 +45,13 @@ class Surrogate:
     kappa: float = 1.0
 
     def __post_init__(self) -> None:
-        norms = np.sort(not_negative("norms", self.norms).ravel())
+        norms = np.sort(require_nonnegative("norms", self.norms).ravel())
         if not norms[-1] > 0:
             raise InputError("norms: are all zero, must hold one above zero")
         object.__setattr__(self, "norms", norms)
-        count("dimension", self.dimension)
-        positive("divisor", self.divisor)
-        positive("kappa", self.kappa)
+        require_count("dimension", self.dimension)
+        require_positive("divisor", self.divisor)
+        require_positive("kappa", self.kappa)
 
     def __call__(self, bounds: ArrayLike, *, noise_multiplier: ArrayLike) -> FloatArray:
         """Return J, with bounds and noise multipliers broadcast against each other."""
@@ -64,7 +64,7 @@ class Surrogate:
         >>> surrogate.bias([1.0, 2.0, 3.0])
         array([1.  , 0.25, 0.  ])
         """
-        return self._excess(not_negative("bounds", bounds))[0] ** 2
+        return self._excess(require_nonnegative("bounds", bounds))[0] ** 2
 
     def noise(self, bounds: ArrayLike, *, noise_multiplier: ArrayLike) -> FloatArray:
         """Return κ·d·(z·C/B)².
@@ -73,7 +73,7 @@ class Surrogate:
         >>> float(surrogate.noise(0.5, noise_multiplier=10.0))
         2.0
         """
-        scale = positive("noise_multiplier", noise_multiplier) / self.divisor
+        scale = require_positive("noise_multiplier", noise_multiplier) / self.divisor
         return np.asarray(self.kappa * self.dimension * (scale * np.asarray(bounds, float)) ** 2)
 
     def minimiser(self, noise_multiplier: ArrayLike) -> FloatArray:
@@ -82,7 +82,7 @@ class Surrogate:
         The slope of J increases and has one sign change, possibly at a jump: h has a kink at each
         norm. The root is searched in ln C, so that small bounds are as accurate as large ones.
         """
-        z = positive("noise_multiplier", noise_multiplier)
+        z = require_positive("noise_multiplier", noise_multiplier)
         weight = self.kappa * self.dimension * (z / self.divisor) ** 2
 
         def slope(log_bound: FloatArray, weight: FloatArray) -> FloatArray:
@@ -119,7 +119,7 @@ def compute_clipping_bias(gradients: ArrayLike, bounds: ArrayLike) -> FloatArray
     if table.ndim != 2 or not np.isfinite(table).all():
         raise InputError(f"gradients: have shape {table.shape}, must be finite (examples, d)")
     norms = np.maximum(np.linalg.norm(table, axis=1), 1e-300)
-    removed = np.maximum(1 - positive("bounds", bounds)[..., None] / norms, 0)
+    removed = np.maximum(1 - require_positive("bounds", bounds)[..., None] / norms, 0)
     return np.asarray(((removed @ table / len(table)) ** 2).sum(-1))
 
 
@@ -151,7 +151,7 @@ def predict_thresholds(
     >>> bool(low < high)
     True
     """
-    epsilons = np.atleast_1d(positive("budgets", budgets))
+    epsilons = np.atleast_1d(require_positive("budgets", budgets))
     plans = [proxy_task.plan(float(epsilon), 1.0, seed) for epsilon in epsilons.ravel()]
     noises = []
     for plan in plans:

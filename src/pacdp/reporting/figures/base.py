@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
-from pacdp.formatting import score
+from pacdp.formatting import format_score
 from pacdp.reporting.figures.palette import SeriesStyle
 
 # In inches; a page shows them about as wide as a column of text.
@@ -121,7 +121,7 @@ class ChartBuilder:
             draw = axes.axvline if vertical else axes.axhline
             line = draw(display_factor(metric) * chance, color="black", alpha=0.6, linewidth=1.2)
             line.set_linestyle((0, (1, 2)))
-            self._legend[f"chance {score(chance, metric)}"] = line
+            self._legend[f"chance {format_score(chance, metric)}"] = line
 
     def label_axes(self, axes: Axes, x: str, y: str) -> None:
         """Name the axes, with units."""

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from pacdp.experiments import RunResult
 from pacdp.experiments.results import collect_epsilons
 from pacdp.federation import ClientResult
-from pacdp.formatting import number, score
+from pacdp.formatting import format_number, format_score
 from pacdp.reporting.comparison import Comparison, describe_terms
 from pacdp.reporting.figures.base import (
     Chart,
@@ -74,8 +74,8 @@ def plot_client_epsilon(result: RunResult) -> Chart | None:
     rows = [
         (
             client.name,
-            *(number(getattr(client, field), 6) for field in kinds),
-            number(client.epsilon_left),
+            *(format_number(getattr(client, field), 6) for field in kinds),
+            format_number(client.epsilon_left),
         )
         for client in clients
     ]
@@ -93,8 +93,9 @@ def _describe_epsilon(client: ClientResult) -> str:
     left = client.epsilon_left
     return (
         f"{client.name}: budget ε {client.epsilon_budget:g}, "
-        f"planned {number(client.epsilon_planned, 4)}, spent {number(client.epsilon_spent, 4)}"
-        + ("" if left is None else f", remaining {number(left)}")
+        f"planned {format_number(client.epsilon_planned, 4)}, "
+        f"spent {format_number(client.epsilon_spent, 4)}"
+        + ("" if left is None else f", remaining {format_number(left)}")
         + f" ({client.adjacency})"
     )
 
@@ -125,7 +126,7 @@ def plot_client_accuracy(result: RunResult) -> Chart | None:
         )
     _label_clients(builder, axes, clients, "test accuracy in %")
     note = f" Markers distinguish budgets; ε at {describe_terms(result.plan)}." if labelled else ""
-    rows = [(client.name, score(client.accuracy, "accuracy")) for client in clients]
+    rows = [(client.name, format_score(client.accuracy, "accuracy")) for client in clients]
     return builder.build(
         "Accuracy of each client",
         "Accuracy of the final model on test records distributed like the client's own, sorted by "
@@ -138,7 +139,7 @@ def plot_client_accuracy(result: RunResult) -> Chart | None:
 def _describe_accuracy(client: ClientResult) -> str:
     budget = client.epsilon_budget
     note = "" if budget is None else f" (budget ε {budget:g}, {client.adjacency})"
-    return f"{client.name}: {score(client.accuracy, 'accuracy')}{note}"
+    return f"{client.name}: {format_score(client.accuracy, 'accuracy')}{note}"
 
 
 def plot_signal_to_noise(comparison: Comparison) -> Chart | None:
@@ -164,9 +165,9 @@ def plot_signal_to_noise(comparison: Comparison) -> Chart | None:
         for client, budget, ratio in clients:
             name = f"{label}, {client.name}"
             note = f"(budget ε {budget:g}, {client.adjacency})"
-            text = f"{name}: signal to noise {number(ratio)} {note}"
+            text = f"{name}: signal to noise {format_number(ratio)} {note}"
             points.append(Point(budget * shift, ratio, text, client.name))
-            rows.append((name, f"{budget:g}", number(ratio)))
+            rows.append((name, f"{budget:g}", format_number(ratio)))
             budgets.add(budget)
         builder.add_points(axes, points, comparison.styles[label], label=label, alpha=0.8)
     builder.use_log_scale(axes, x=True, y=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from pacdp.formatting import NOTHING, counted, score
+from pacdp.formatting import MISSING, format_count, format_score
 from pacdp.reporting.comparison import Comparison, format_stats
 from pacdp.reporting.figures.base import (
     Chart,
@@ -62,8 +62,8 @@ def plot_final_scores(comparison: Comparison) -> Chart:
     axes = builder.axes[0]
     for place, label in enumerate(labels):
         scores, stats = comparison.final_scores(label), comparison.final_stats(label)
-        each = ", ".join(score(value, metric) for value in scores.values())
-        rows.append((label, format_stats(stats, metric), each or NOTHING))
+        each = ", ".join(format_score(value, metric) for value in scores.values())
+        rows.append((label, format_stats(stats, metric), each or MISSING))
         if stats is None:
             continue
         style, mean = comparison.styles[label], factor * stats.mean
@@ -71,7 +71,11 @@ def plot_final_scores(comparison: Comparison) -> Chart:
         axes.errorbar(mean, place, xerr=deviation, color=style.colour, linewidth=2.6, alpha=0.45)
         if stats.count > 1:
             points = [
-                Point(factor * value, place - 0.24, f"{label}, seed {seed}: {score(value, metric)}")
+                Point(
+                    factor * value,
+                    place - 0.24,
+                    f"{label}, seed {seed}: {format_score(value, metric)}",
+                )
                 for seed, value in scores.items()
             ]
             builder.add_points(axes, points, style, size=3.2, marker="o", alpha=0.7)
@@ -181,7 +185,7 @@ def _axis_label(metric: str) -> str:
 
 
 def _describe(stats: SampleStats, metric: str) -> str:
-    seeds = f" over {counted(stats.count, 'seed')}" if stats.count > 1 else ""
+    seeds = f" over {format_count(stats.count, 'seed')}" if stats.count > 1 else ""
     return format_stats(stats, metric) + seeds
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from pacdp.curve import Curve, CurveEvidence
 from pacdp.federation import Plan
-from pacdp.formatting import counted, number, score
+from pacdp.formatting import format_count, format_number, format_score
 from pacdp.reporting.comparison import Comparison
 from pacdp.reporting.figures.base import Chart, ChartBuilder, Point, Table
 from pacdp.reporting.figures.curve import draw_curve
@@ -32,7 +32,10 @@ def plot_clipping_and_noise(comparison: Comparison, label: str) -> Chart | None:
     rows = []
     for position, level in enumerate(levels):
         multipliers = [c.noise_multiplier or 0.0 for c in plan.clients if c.epsilon == level]
-        multiplier, holders = statistics.median(multipliers), counted(len(multipliers), "client")
+        multiplier, holders = (
+            statistics.median(multipliers),
+            format_count(len(multipliers), "client"),
+        )
         bounds = adapted or _planned_bounds(plan, level)
         noise = {t: multiplier * bound for t, bound in bounds.items()}
         for axes, values, symbol in ((left, bounds, "C"), (right, noise, "σ")):
@@ -40,7 +43,10 @@ def plot_clipping_and_noise(comparison: Comparison, label: str) -> Chart | None:
             points = [Point(t, value, text.format(t, value)) for t, value in values.items()]
             label, style = f"ε = {level:g} ({holders})", series_style(position)
             builder.add_points(axes, points, style, label=label, joined=True, size=3.6)
-        rows += [(f"ε = {level:g}, round {t}", number(bounds[t]), number(noise[t])) for t in bounds]
+        rows += [
+            (f"ε = {level:g}, round {t}", format_number(bounds[t]), format_number(noise[t]))
+            for t in bounds
+        ]
     for axes, name in (
         (left, "clipping bound C (gradient norm)"),
         (right, "noise σ (per coordinate of a sum)"),
@@ -98,7 +104,7 @@ def plot_curve(curve: Curve, *, terms: str) -> Chart:
     builder.add_points(axes, points, series_style(0), joined=True, size=3.4)
     builder.use_log_scale(axes, x=True, y=True)
     builder.label_axes(axes, f"budget ε ({terms})", "clipping bound C = F(ε) (gradient norm)")
-    rows = [(f"{e:.3g}", number(c)) for e, c in bounds.items()]
+    rows = [(f"{e:.3g}", format_number(c)) for e, c in bounds.items()]
     coefficients = ", ".join(f"{value:g}" for value in curve.coefficients)
     return builder.build(
         "The curve F(ε)",
@@ -117,8 +123,8 @@ def _plot_grid(curve: Curve, evidence: CurveEvidence) -> Chart:
     metric = evidence.metric
     rows = [
         (
-            *(f"{epsilon:.4g}", number(choice.bound)),
-            *(number(curve(epsilon)), score(curve.expected_score(epsilon), metric)),
+            *(f"{epsilon:.4g}", format_number(choice.bound)),
+            *(format_number(curve(epsilon)), format_score(curve.expected_score(epsilon), metric)),
         )
         for epsilon, choice in zip(evidence.budgets, evidence.choices, strict=True)
     ]
