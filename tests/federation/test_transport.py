@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pacdp.data import load, partition
+from pacdp.data import load_dataset, partition_records
 from pacdp.errors import InputError
 from pacdp.federation import Client, Population, Privacy, Recipe, Server, Training, make_plan
 from pacdp.federation.client import simulated_noise
@@ -12,8 +12,8 @@ from pacdp.federation.rounds import run_rounds
 from pacdp.federation.simulation import simulate
 from pacdp.methods import build_method
 
-DATA = load("heart")
-HOSPITALS = partition(DATA, "natural")
+DATA = load_dataset("heart")
+HOSPITALS = partition_records(DATA, "natural")
 
 
 class Recording:
@@ -48,7 +48,7 @@ def federation(**faults):
     plan = make_plan(recipe, build_method("fixed"), Population.of(DATA, HOSPITALS), seed=0)
     clients = [
         Client(number, plan, records, noise=simulated_noise(0, number))
-        for number, records in enumerate(HOSPITALS.of(DATA))
+        for number, records in enumerate(HOSPITALS.client_records(DATA))
     ]
     return plan, Server(plan, clients[0].local_model.state()), Recording(clients, **faults)
 
