@@ -38,7 +38,7 @@ def execute(
 def refuse_engine(prepared: Prepared, engine: str, *, device: str = "cpu") -> None:
     """Refuse an engine that does not fit the plan, before anything is written."""
     local_model = LocalModel(prepared.plan, device=device)
-    choose_engine(engine, local_model, make=lambda: LocalModel(prepared.plan, device=device))
+    choose_engine(engine, local_model)
 
 
 def compare(

@@ -40,7 +40,8 @@ class ClientSampling:
     def __post_init__(self) -> None:
         if not 1 <= self.per_round <= self.clients:
             raise InputError(
-                f"clients_per_round = {self.per_round}: must be at least 1 and at most {self.clients}"
+                f"clients_per_round = {self.per_round}: must be at least 1 and at most "
+                f"{self.clients}"
             )
 
     @property

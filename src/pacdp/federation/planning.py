@@ -30,6 +30,7 @@ def make_plan(
     ``again`` is any word that distinguishes a second run of the same plan from the first where both
     draw on the same ledgers.
 
+    >>> from pacdp.federation import Training
     >>> from pacdp.methods import build_method
     >>> from pacdp.tasks import Classification
     >>> plan = make_plan(

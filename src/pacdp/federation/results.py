@@ -101,47 +101,48 @@ class ClientResult(Settings):
         left = self.epsilon_budget - self.epsilon_spent
         return 0.0 if abs(left) < 1e-6 * self.epsilon_budget else left
 
-
-def client_result(
-    plan: Plan,
-    number: int,
-    ledger: Ledger | None,
-    *,
-    parameters: int,
-    accuracy: float | None,
-    refused: int,
-    failed: int,
-) -> ClientResult:
-    """Collect the result of one client from the plan and its ledger."""
-    client = plan.clients[number]
-    # A durable ledger may hold the releases of other runs as well.
-    releases = [] if ledger is None else list_releases(ledger.count_releases(plan.run))
-    planned, spent = plan.planned_guarantee(number), plan.certify(releases)
-    noise_planned = tuple(charge.noise_multiplier for charge in client.charges)
-    noise = [release.noise_multiplier for release in releases]
-    sampled = [charge.sampling_rate for charge in client.charges if charge.sampling_rate < 1]
-    return ClientResult(
-        name=client.name,
-        records=client.records,
-        unit=plan.unit,
-        epsilon_budget=client.budget,
-        epsilon_planned=None if planned is None else planned.epsilon,
-        epsilon_spent=None if spent is None else spent.epsilon,
-        epsilon_ledger=None if ledger is None else ledger.filter.realised.epsilon,
-        delta=plan.privacy.delta,
-        adjacency=plan.privacy.adjacency,
-        label=plan.label,
-        releases=sum(release.count for release in releases),
-        releases_planned=client.releases,
-        noise_multiplier=noise_planned if len(noise_planned) > 1 else client.noise_multiplier,
-        noise_multiplier_range=(min(noise), max(noise)) if noise else None,
-        mu_spent=None if spent is None or sampled else total_mu(releases),
-        sampling_rate=min(sampled, default=1.0),
-        refused=refused,
-        failed=failed,
-        accuracy=accuracy,
-        signal_to_noise=signal_to_noise(client, parameters),
-    )
+    @classmethod
+    def collect(
+        cls,
+        plan: Plan,
+        number: int,
+        ledger: Ledger | None,
+        *,
+        parameters: int,
+        accuracy: float | None,
+        refused: int,
+        failed: int,
+    ) -> Self:
+        """Collect the result of one client from the plan and its ledger."""
+        client = plan.clients[number]
+        # A durable ledger may hold the releases of other runs as well.
+        releases = [] if ledger is None else list_releases(ledger.count_releases(plan.run))
+        planned, spent = plan.planned_guarantee(number), plan.certify(releases)
+        noise_planned = tuple(spec.noise_multiplier for spec in client.charges)
+        noise = [release.noise_multiplier for release in releases]
+        sampled = [spec.sampling_rate for spec in client.charges if spec.sampling_rate < 1]
+        return cls(
+            name=client.name,
+            records=client.records,
+            unit=plan.unit,
+            epsilon_budget=client.budget,
+            epsilon_planned=None if planned is None else planned.epsilon,
+            epsilon_spent=None if spent is None else spent.epsilon,
+            epsilon_ledger=None if ledger is None else ledger.filter.realised.epsilon,
+            delta=plan.privacy.delta,
+            adjacency=plan.privacy.adjacency,
+            label=plan.label,
+            releases=sum(release.count for release in releases),
+            releases_planned=client.releases,
+            noise_multiplier=noise_planned if len(noise_planned) > 1 else client.noise_multiplier,
+            noise_multiplier_range=(min(noise), max(noise)) if noise else None,
+            mu_spent=None if spent is None or sampled else total_mu(releases),
+            sampling_rate=min(sampled, default=1.0),
+            refused=refused,
+            failed=failed,
+            accuracy=accuracy,
+            signal_to_noise=signal_to_noise(client, parameters),
+        )
 
 
 def signal_to_noise(client: ClientPlan, parameters: int) -> float | None:

@@ -6,7 +6,7 @@ for methods that train by the common loop (:meth:`pacdp.methods.Method.train`).
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,13 +72,7 @@ class StackedEngine:
 
     name = "stacked"
 
-    def __init__(
-        self,
-        local_model: LocalModel,
-        make: Callable[[], LocalModel] | None = None,
-        *,
-        layout: Layout | None = None,
-    ) -> None:
+    def __init__(self, local_model: LocalModel, *, layout: Layout | None = None) -> None:
         self._local_model = local_model
         self._plan = local_model.plan
         self._layout = layout or CellsFirst(local_model, 1)
