@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from pacdp.offline.together import score_plans
+from pacdp.offline.grid_simulation import score_plans
 
 from pacdp.clipping import BinaryCrossEntropy
 from pacdp.data import Dataset, Records, load_dataset, partition_records

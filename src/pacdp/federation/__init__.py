@@ -1,4 +1,4 @@
-"""Plan, client, server, and the run that brings them together."""
+"""Federated training: plans, clients, servers, and their simulation."""
 
 from pacdp.federation.budget_schedule import BudgetSchedule
 from pacdp.federation.budgets import Levels
