@@ -533,7 +533,7 @@ def test_no_engine_of_a_federation_lets_a_record_move_more(kind, model, canary, 
     local_model = LocalModel(made)
     engine = {
         "serial": SerialEngine,
-        "threaded": lambda local_model: ThreadedEngine(local_model, lambda: LocalModel(made)),
+        "threaded": ThreadedEngine,
         "stacked": StackedEngine,
     }[kind](local_model)
     state = local_model.state()

@@ -20,7 +20,7 @@ from pacdp.federation import (
     Training,
     simulate,
 )
-from pacdp.federation.client_sampling import participants, participation_cap, participations_ahead
+from pacdp.federation.client_sampling import ClientSampling
 from pacdp.federation.weights import client_weights
 from pacdp.methods import build_method
 from pacdp.privacy import Adjacency, Guarantee, SQLiteLedger, mu_for
@@ -73,23 +73,21 @@ def test_replanned_shares_never_exceed_the_whole(data, rounds):
 
 @settings(max_examples=60, deadline=None)
 @given(
-    sampling=st.sampled_from(["balanced", "uniform"]),
+    kind=st.sampled_from(["balanced", "uniform"]),
     clients=st.integers(1, 12),
     data=st.data(),
     rounds=st.integers(1, 20),
     seed=st.integers(0, 1000),
 )
-def test_what_may_come_is_never_less_than_what_comes(sampling, clients, data, rounds, seed):
+def test_what_may_come_is_never_less_than_what_comes(kind, clients, data, rounds, seed):
     per_round = data.draw(st.integers(1, clients))
-    terms = {"clients": clients, "per_round": per_round, "rounds": rounds, "sampling": sampling}
-    drawn = participants(**terms, seed=seed)
+    sampling = ClientSampling(kind=kind, clients=clients, per_round=per_round, rounds=rounds)
+    drawn = sampling.draw(seed)
     for start in range(rounds):
-        ahead = participations_ahead(**terms, quantile=None, start=start)
+        ahead = sampling.remaining_participations(start)
         for client in drawn[start]:
             assert sum(client in asked for asked in drawn[start:]) <= ahead
-    assert participations_ahead(**terms, quantile=None, start=0) == participation_cap(
-        **terms, quantile=None
-    )
+    assert sampling.remaining_participations(0) == sampling.max_participations
 
 
 @settings(max_examples=40, deadline=None)

@@ -232,7 +232,7 @@ def test_a_mistake_in_a_stack_says_how_to_find_it(monkeypatch):
 )
 def test_the_engine_that_fits_is_chosen(changes, chosen):
     local_model = LocalModel(plan(HOSPITALS, HEART, **changes))
-    assert choose_engine("auto", local_model, make=lambda: local_model).name == chosen
+    assert choose_engine("auto", local_model).name == chosen
 
 
 @pytest.mark.parametrize(("cores", "chosen"), [(1, "serial"), (2, "threaded")])
@@ -240,7 +240,7 @@ def test_convolutions_use_the_cores(monkeypatch, cores, chosen):
     parts = partition_records(DIGITS, "iid", clients=4)
     made = plan(parts, DIGITS, model=Model(name="cnn"))
     monkeypatch.setattr(torch, "get_num_threads", lambda: cores)
-    engine = choose_engine("auto", LocalModel(made), make=lambda: LocalModel(made))
+    engine = choose_engine("auto", LocalModel(made))
     assert engine.name == chosen
 
 

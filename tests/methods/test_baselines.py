@@ -315,8 +315,8 @@ def test_a_count_that_is_not_centred_would_overspend():
 def test_the_bound_moves_by_the_formula():
     tracker = build_method("cgm-median")
     # b̃ = 3/10 + ½ = 0.8, so C falls by exp(−0.2·0.3).
-    assert tracker.moved(2.0, count=3.0, divisor=10.0) == pytest.approx(2 * math.exp(-0.06))
-    assert tracker.moved(2.0, count=-99.0, divisor=10.0) == pytest.approx(2 * math.exp(0.1))
+    assert tracker.move_bound(2.0, count=3.0, divisor=10.0) == pytest.approx(2 * math.exp(-0.06))
+    assert tracker.move_bound(2.0, count=-99.0, divisor=10.0) == pytest.approx(2 * math.exp(0.1))
     server = Server(plan("aqc"), {"w": torch.zeros(1)})
     client = server.plan.clients[0]
     replies = {0: (client, [{"count": torch.tensor(0.25 * client.divisor)}])}
@@ -358,7 +358,7 @@ def test_bounds_come_from_what_was_released_and_nothing_else():
     server.combine([reply])
     bound = 0.1
     for count in reply.released:
-        bound = made.algorithm.moved(bound, float(count["count"]), made.clients[0].divisor)
+        bound = made.algorithm.move_bound(bound, float(count["count"]), made.clients[0].divisor)
     assert server.shared_state["bounds"][0] == pytest.approx(bound)
 
 

@@ -37,4 +37,4 @@ def simulate_run(
 def refuse_engine(prepared: PreparedRun, engine: str, *, device: str = "cpu") -> None:
     """Refuse an engine that does not fit the plan, before anything is written."""
     local_model = LocalModel(prepared.plan, device=device)
-    choose_engine(engine, local_model, make=lambda: LocalModel(prepared.plan, device=device))
+    choose_engine(engine, local_model)

@@ -1,4 +1,4 @@
-"""Plan, client, server, and the run that brings them together."""
+"""Federated training: plans, clients, servers, and their simulation."""
 
 from pacdp.federation.budget_schedule import BudgetSchedule
 from pacdp.federation.budgets import Levels
@@ -15,7 +15,8 @@ from pacdp.federation.configuration import (
 )
 from pacdp.federation.local_model import LocalModel
 from pacdp.federation.messages import Broadcast, Reply
-from pacdp.federation.plan import ClientPlan, Plan, make_plan
+from pacdp.federation.plan import ClientPlan, Plan
+from pacdp.federation.planning import make_plan
 from pacdp.federation.population import Population
 from pacdp.federation.results import ClientResult, Result, RoundResult
 from pacdp.federation.rounds import Callback, run_rounds

@@ -1,4 +1,4 @@
-"""The batches of several clients side by side, for one tensor program."""
+"""Batches of several clients, padded to one size for one tensor program."""
 
 from collections.abc import Iterable, Sequence
 
@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 
 class Padded:
-    """The records of several clients side by side, padded to the longest.
+    """The records of several clients, padded to the longest.
 
     >>> Padded([(torch.ones(3, 2), torch.ones(3)), (torch.ones(2, 2), torch.ones(2))]).inputs.shape
     torch.Size([2, 3, 2])
@@ -23,12 +23,12 @@ class Padded:
 
 
 class PaddedBatches:
-    """The records of each step of several clients, padded to the longest.
+    """The batches of several clients step by step, padded to the longest.
 
-    ``orders`` give the records of each client's steps, or None where they are all.
+    ``orders`` hold the record indices of each client's steps, or None for all records.
 
-    >>> held = Padded([(torch.ones(3, 2), torch.ones(3)), (torch.ones(2, 2), torch.ones(2))])
-    >>> inputs, _, present = PaddedBatches(held, [iter([None]), iter([None])]).next(2)
+    >>> records = Padded([(torch.ones(3, 2), torch.ones(3)), (torch.ones(2, 2), torch.ones(2))])
+    >>> inputs, _, present = PaddedBatches(records, [iter([None]), iter([None])]).next(2)
     >>> inputs.shape, present.tolist()
     (torch.Size([2, 3, 2]), [[True, True, True], [True, True, False]])
     """
@@ -37,30 +37,31 @@ class PaddedBatches:
         self, records: Padded, orders: Sequence[Iterable[NDArray[np.int64] | None]]
     ) -> None:
         self._sizes, self._inputs, self._targets = records.sizes, records.inputs, records.targets
-        self._index, self._lengths = self._laid_out([list(order) for order in orders])
+        self._index, self._lengths = self._lay_out([list(order) for order in orders])
         self._step = 0
 
-    def _laid_out(
+    def _lay_out(
         self, orders: Sequence[Sequence[NDArray[np.int64] | None]]
     ) -> tuple[NDArray[np.int64] | None, NDArray[np.int64]]:
-        """Where the records of (client, step, example) are, and how many there are of each."""
+        """Return the positions of the records by (client, step, example), and batch lengths."""
         steps = max(len(order) for order in orders)
         lengths = np.zeros((len(orders), steps), np.int64)
         for row, (order, size) in enumerate(zip(orders, self._sizes, strict=True)):
-            lengths[row, : len(order)] = [size if one is None else len(one) for one in order]
-        if all(one is None for order in orders for one in order):
+            lengths[row, : len(order)] = [size if batch is None else len(batch) for batch in order]
+        if all(batch is None for order in orders for batch in order):
             return None, lengths
         index = np.zeros((len(orders), steps, int(lengths.max())), np.int64)
         for row, (order, size) in enumerate(zip(orders, self._sizes, strict=True)):
-            for step, one in enumerate(order):
-                index[row, step, : lengths[row, step]] = np.arange(size) if one is None else one
+            for step, batch in enumerate(order):
+                chosen = np.arange(size) if batch is None else batch
+                index[row, step, : lengths[row, step]] = chosen
         index += np.arange(len(orders))[:, None, None] * self._inputs.shape[1]
         return index, lengths
 
     def next(self, active: int) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Inputs and targets (clients, examples, ...) and which are there, of the first clients.
+        """Return the next batch of the first clients: inputs, targets and which examples are real.
 
-        None where nothing is padded.
+        Shapes are (clients, examples, ...). The mask is None where nothing is padded.
         """
         lengths = self._lengths[:active, self._step]
         longest = int(lengths.max())

@@ -1,10 +1,10 @@
-"""How a client's budget moves over its participations.
+"""How a client spends its budget over its participations.
 
-Noise need not be the same each time. A participation may spend any share of what a client has,
-chosen as the training goes on, and the whole stays within (ε, δ): Gaussian releases are certified
-by their sum Σ 1/z² alone, which the client's book adds up and compares with its limit before
-anything leaves (:mod:`pacdp.privacy.filter`). A share depends on who took part when, which the
-server sees anyway, and never on a record.
+The noise may differ between participations. Each may spend any share of the budget, chosen as the
+training goes on, and the whole stays within (ε, δ): Gaussian releases are certified by their sum
+Σ 1/z² alone, which the client's ledger adds up and compares with its limit before anything leaves
+(:mod:`pacdp.privacy.filter`). A share depends on who took part when, which the server sees anyway,
+and never on a record.
 """
 
 import math
@@ -14,21 +14,21 @@ from pydantic import Field, model_validator
 
 from pacdp.config import Real, Settings
 
-# So little of a budget cannot be told from rounding.
+# A remainder this small may be rounding.
 NOTHING = 1e-9
 
 
 class BudgetSchedule(Settings):
-    """What share of its budget each participation of a client spends.
+    """The share of a client's budget that each participation spends.
 
     ``even``
-        The same each time: the budget over the planned number of participations.
+        The same share each time: one over the planned number of participations.
     ``late``
-        More and more: the last planned participation spends ``growth`` times as much as the first.
+        Growing shares: the last planned participation spends ``growth`` times as much as the first.
     ``replan``
-        What is left, over the participations that may still come. A client that was asked less
-        often than planned has less noise from then on; one that is asked more often has more noise,
-        and refuses only when all is spent.
+        The remaining budget over the participations that may still come. A client that was asked
+        less often than planned has less noise from then on; one that is asked more often has more
+        noise, and refuses only when everything is spent.
 
     >>> late = BudgetSchedule(policy="late", growth=3)
     >>> [round(late.share(made=made, spent=0.0, planned=3, ahead=3), 3) for made in range(3)]
@@ -44,13 +44,13 @@ class BudgetSchedule(Settings):
     )
 
     @model_validator(mode="after")
-    def _fits(self) -> Self:
+    def _check(self) -> Self:
         if self.growth is not None and self.policy != "late":
             raise ValueError(f"growth: is for the policy late, not {self.policy}")
         return self
 
     def share(self, *, made: int, spent: float, planned: int, ahead: int) -> float:
-        """The share of the whole budget, of μ², that the next participation spends.
+        """Return the share of the whole budget (of μ²) that the next participation spends.
 
         ``made`` participations have spent the share ``spent``; ``planned`` are planned in all, and
         ``ahead`` may come from now on, this one included.
@@ -60,7 +60,7 @@ class BudgetSchedule(Settings):
             return left / ahead if left > NOTHING else 0.0
         if self.policy == "even" or planned == 1:
             return 1 / planned
-        # Shares grow by the same factor each time: a geometric sum.
+        # Shares grow by a constant factor, so their sum is geometric.
         rate = math.log(4.0 if self.growth is None else float(self.growth)) / (planned - 1)
         total = math.expm1(planned * rate) / math.expm1(rate) if rate else float(planned)
         return math.exp(min(made, planned - 1) * rate) / total

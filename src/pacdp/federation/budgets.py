@@ -1,7 +1,7 @@
-"""Who asks for which ε: one for all, one for each, or levels that shares of the clients hold."""
+"""Budgets: one ε for all clients, one for each, or levels that are assigned to shares of them."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -12,10 +12,10 @@ from pacdp.validation import require_positive
 
 
 class Levels(Settings):
-    """Budget levels and the share of clients that hold each, as in the paper.
+    """Budget levels and the share of clients with each, as in the paper.
 
-    ``exact`` deals the levels out by largest remainder, and every level is held by someone where
-    there are enough clients; ``sampled`` draws each client's level by chance.
+    ``exact`` assigns the levels by largest remainder, and each level to at least one client if
+    there are enough; ``sampled`` draws each client's level at random.
 
     >>> Levels(levels=[0.01, 0.05, 0.5], shares=[0.6, 0.3, 0.1]).counts(4)
     [2, 1, 1]
@@ -28,7 +28,7 @@ class Levels(Settings):
     )
 
     @model_validator(mode="after")
-    def _checked(self) -> "Levels":
+    def _check(self) -> Self:
         if len(self.shares) != len(self.levels) or not all(share > 0 for share in self.shares):
             raise ValueError(f"shares {list(self.shares)}: must be one > 0 for each level")
         if abs(sum(self.shares) - 1) > 1e-9:
@@ -36,21 +36,21 @@ class Levels(Settings):
         return self
 
     def counts(self, clients: int) -> list[int]:
-        """How many clients hold each level, by largest remainder."""
+        """Return the number of clients at each level, by largest remainder."""
         exact = [share * clients for share in self.shares]
-        held = [int(number) for number in exact]
-        by_rest = sorted(range(len(exact)), key=lambda n: held[n] - exact[n])
-        for level in by_rest[: clients - sum(held)]:
-            held[level] += 1
-        # A level that nobody holds takes one client from where there are most too many.
-        while 0 in held and max(held) > 1:
-            rich = [n for n in range(len(held)) if held[n] > 1]
-            held[max(rich, key=lambda n: held[n] - exact[n])] -= 1
-            held[held.index(0)] += 1
-        return held
+        counts = [int(number) for number in exact]
+        by_remainder = sorted(range(len(exact)), key=lambda n: counts[n] - exact[n])
+        for level in by_remainder[: clients - sum(counts)]:
+            counts[level] += 1
+        # An empty level takes a client from the level that has most above its exact share.
+        while 0 in counts and max(counts) > 1:
+            several = [n for n in range(len(counts)) if counts[n] > 1]
+            counts[max(several, key=lambda n: counts[n] - exact[n])] -= 1
+            counts[counts.index(0)] += 1
+        return counts
 
     def assign(self, clients: int, seed: int) -> list[float]:
-        """Each client's budget; who gets which is drawn from the seed."""
+        """Return each client's budget; which client gets which level is drawn from the seed."""
         random = np.random.default_rng([seed, clients])
         if self.assignment == "sampled":
             drawn = random.choice(len(self.levels), size=clients, p=self.shares)
@@ -63,19 +63,19 @@ Budgets = float | tuple[float, ...] | Levels
 
 
 def assign_budgets(budgets: Budgets | Sequence[float], clients: int, seed: int) -> list[float]:
-    """One ε for each client.
+    """Return one ε for each client.
 
     >>> assign_budgets(0.1, clients=3, seed=0)
     [0.1, 0.1, 0.1]
     """
     if isinstance(budgets, Levels):
-        found = budgets.assign(clients, seed)
+        assigned = budgets.assign(clients, seed)
     elif isinstance(budgets, int | float):
-        found = [float(budgets)] * clients
+        assigned = [float(budgets)] * clients
     else:
-        found = [float(epsilon) for epsilon in budgets]
-        if len(found) != clients:
+        assigned = [float(epsilon) for epsilon in budgets]
+        if len(assigned) != clients:
             raise InputError(
-                f"epsilon: has {len(found)} values, must have one for each of {clients} clients"
+                f"epsilon: has {len(assigned)} values, must have one for each of {clients} clients"
             )
-    return require_positive("epsilon", found).tolist()
+    return require_positive("epsilon", assigned).tolist()

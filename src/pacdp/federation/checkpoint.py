@@ -1,8 +1,8 @@
-"""A run that can be stopped at any moment and taken up again, with the same end bit for bit.
+"""Checkpoints: a simulation can be stopped at any moment and resumed with bit-identical results.
 
-After each round everything that the next one depends on is in one file, which is replaced as a
-whole. What happened after the last whole round is done again, with the same noise: in a simulation
-nothing of it has left, so nothing of it was spent.
+After each round everything that the next one depends on is in one file, which is replaced
+atomically. What happened after the last complete round is computed again with the same noise: in a
+simulation none of it has left, so none of it was spent.
 """
 
 import os
@@ -24,12 +24,12 @@ from pacdp.errors import DataError
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointState:
-    """Where a run stands after a round."""
+    """The state of a run after a round."""
 
     round: int
-    """How many rounds are over."""
+    """Completed rounds."""
     server: Mapping[str, Any]
-    """The server's whole state."""
+    """The complete state of the server."""
     made: Mapping[int, list[dict[str, Any]]]
     """The releases that each client has paid for."""
     refused: Mapping[int, int]
@@ -37,11 +37,11 @@ class CheckpointState:
     history: list[dict[str, Any]] = field(default_factory=list)
     seconds: float = 0.0
     engine: str = "serial"
-    """How the rounds were computed: others round differently."""
+    """The engine in use; others round differently."""
 
 
 class Checkpoint:
-    """One file with the progress of one plan.
+    """One file with the state of one run.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "checkpoint.pt"
@@ -58,7 +58,7 @@ class Checkpoint:
         self.run = run
 
     def save(self, state: CheckpointState) -> None:
-        """Replace the file, whole or not at all."""
+        """Replace the file atomically."""
         beside = self.path.with_name(f".{self.path.name}.new")
         with beside.open("wb") as out:
             torch.save(add_arithmetic_version({"run": self.run, **vars(state)}), out)
@@ -67,11 +67,11 @@ class Checkpoint:
         beside.replace(self.path)
 
     def load(self) -> CheckpointState | None:
-        """The last saved progress, or None; that of another plan or version is refused."""
+        """Return the saved state, or None; that of another plan or version is refused."""
         if not self.path.exists():
             return None
         try:
-            # Tensors and plain values only: nothing in the file is ever run.
+            # Tensors and plain values only: nothing in the file is executed.
             content = torch.load(self.path, weights_only=True)
             refuse_other_arithmetic(self.path, content, mark="run", advice=RUN_AGAIN)
             content = remove_arithmetic_version(content)

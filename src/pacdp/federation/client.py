@@ -1,16 +1,16 @@
-"""The client: a piece of its own that answers a round and trusts nobody.
+"""The client: it answers a round and trusts nobody.
 
-It is given the plan, its records and its book, and from the server only the round, a model, and
-what a method keeps there from noised values. The noise and the divisor come from the plan that it
-holds itself; the book is debited before anything is computed that could leave; and what it sends is
-noised values and nothing else. A real federation wraps exactly this. The method is a part of the
-client: what it does by mistake is refused here, and what it does by intent cannot be.
+A client is given the plan, its records and its ledger. From the server it takes only the round, a
+model, and the method's state, which is derived from noised values. Noise and divisor come from the
+client's own copy of the plan; the ledger is debited before anything is computed that could leave;
+and only noised values are sent. A real federation wraps exactly this class. The method is part of
+the client: its mistakes are refused here, but malicious intent cannot be.
 """
 
 import hashlib
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
 import numpy as np
@@ -24,8 +24,8 @@ from pacdp.data import Records
 from pacdp.errors import BudgetExceededError, InputError, add_location
 from pacdp.federation.client_context import GuardedClientContext, NoiseOf
 from pacdp.federation.local_model import LocalModel
-from pacdp.federation.messages import Broadcast, Reply
-from pacdp.federation.plan import ClientPlan, Plan
+from pacdp.federation.messages import Broadcast, Refusal, Reply
+from pacdp.federation.plan import Plan
 from pacdp.methods import Answer
 from pacdp.privacy import Ledger, MemoryLedger, Release
 
@@ -33,14 +33,14 @@ from pacdp.privacy import Ledger, MemoryLedger, Release
 class Client:
     """One client of a federation.
 
-    Without a ``ledger`` it keeps a new one in memory. ``noise`` gives the source of a round's noise
-    and hidden coins: by default the operating system's entropy. A simulation passes
+    Without a ``ledger`` it keeps a new one in memory. ``noise`` returns the source of a round's
+    noise and hidden coins; by default it is the operating system's entropy. A simulation passes
     :func:`simulated_noise`; whoever knows the seed can subtract that noise again, so it is refused
-    with a durable ledger. ``checked`` says that a client with the same records and the same model
-    was made before, so that they need not be checked again.
+    with a durable ledger. ``checked`` skips the checks of records and model, for a client that was
+    created before with the same ones.
 
-    Formal guarantee: with the system's noise, all answers it ever gives under its book are together
-    (ε, δ)-private for the book's budget, adjacency and unit, whatever the server sends.
+    Formal guarantee: with the system's noise, all answers ever given under the ledger are together
+    (ε, δ)-private for the ledger's budget, adjacency and unit, whatever the server sends.
     """
 
     def __init__(
@@ -54,64 +54,67 @@ class Client:
         local_model: LocalModel | None = None,
         checked: bool = False,
     ) -> None:
-        self.number = number
-        self.plan = plan
+        self.number, self.plan, self.records = number, plan, records
         self.client_plan = plan.clients[number]
+        self.name = self.client_plan.name
         self.method = plan.algorithm
         self.local_model = local_model or LocalModel(plan)
         self.noise = noise or (lambda number: SystemNoise())
         self.ledger = require_ledger(plan, number, ledger)
-        # One answer at a time: clients share the model.
+        # One answer at a time: its model is trained in place.
         self._lock = threading.Lock()
-        self.records = records
-        self.units = _units(records, self.client_plan, plan.unit)
+        self.units = self._number_units()
         self.noise_source(0)
         if len(records) != self.client_plan.records:
             raise InputError(
-                f"client {self.client_plan.name}: has {len(records)} records, but is planned with "
+                f"client {self.name}: has {len(records)} records, but is planned with "
                 f"{self.client_plan.records}"
             )
-        # Refused now, since later it would fail after it was paid for.
+        # Checked now, because later it would fail after it was paid for.
         if not checked:
             self._check_records()
 
     def answer(self, broadcast: Broadcast, *, local_model: LocalModel | None = None) -> Reply:
-        """Take part in a round: pay, train on the broadcast model, and send what is noised.
+        """Take part in a round: pay, train the broadcast model, and return what was noised.
 
-        A client that has answered as often as planned, or whose book has too little left, refuses
-        with :class:`~pacdp.errors.BudgetExceededError` and sends nothing. ``local_model`` is where
-        it trains, if not on its own.
+        A client that has answered as often as planned, or whose ledger has too little left, refuses
+        with :class:`~pacdp.errors.BudgetExceededError` and sends nothing. It trains in
+        ``local_model``, by default its own.
         """
         local_model = local_model or self.local_model
         with self._lock:
             local_model.load(broadcast.model)
-            # A copy: what was sent may be the very tensors that are about to be trained.
+            # A copy, because the tensors that were sent may be those about to be trained.
             model = local_model.state()
             scale = self.accept(broadcast)
             context = GuardedClientContext(
-                *(
-                    self.plan,
-                    self.number,
-                    Broadcast(broadcast.round, model, broadcast.shared_state),
-                ),
+                *(self.plan, self.number),
+                Broadcast(broadcast.round, model, broadcast.shared_state),
                 scale=scale,
                 records=self.records.tensors(self.plan.task, local_model.device),
                 units=self.units,
                 local_model=local_model,
                 noise=self.noise_source(broadcast.round),
             )
-            answer = self._trained(context, local_model)
-            if not context.may_leave(answer):
+            answer = self._train(context, local_model)
+            if not context.may_send(answer):
                 raise BudgetExceededError(
-                    f"client {self.client_plan.name}: its method sends what was not released"
+                    f"client {self.name}: its method sends what was not released"
                 )
         return Reply(self.number, broadcast.round, answer.update, answer.released, scale)
 
-    def accept(self, broadcast: Broadcast) -> float:
-        """Look at what was sent, and debit the whole participation before any of it is computed.
+    def answer_or_refuse(self, broadcast: Broadcast, local_model: LocalModel) -> Reply | Refusal:
+        """Return the answer, or the refusal if the client's plan or budget is used up."""
+        try:
+            return self.answer(broadcast, local_model=local_model)
+        except BudgetExceededError as error:
+            return Refusal(self.number, str(error))
 
-        Answers with the scale of its noise, where budgets move: a number that follows from who
-        took part when.
+    def accept(self, broadcast: Broadcast) -> float:
+        """Check a broadcast, and debit the whole participation before any of it is computed.
+
+        Returns the scale of the noise relative to even spending, which follows from who took part
+        when.
         """
         number = broadcast.round
         if type(number) is not int or not 0 <= number < self.plan.rounds:
@@ -129,8 +132,7 @@ class Client:
             releases = self.plan.planned_releases(self.number, scale=scale)
             for release in releases:
                 check_noise(release.z, self.local_model.coordinates)
-            for release in releases:
-                self._freeze(release)
+            freeze_sampled(self.plan, self.number, self.ledger, releases)
             self.ledger.reserve(
                 *releases,
                 run=self.plan.run,
@@ -138,15 +140,26 @@ class Client:
                 at_most=self.plan.max_releases(self.number),
             )
         except BudgetExceededError as error:
-            raise BudgetExceededError(f"client {self.client_plan.name}: {error}") from None
+            raise BudgetExceededError(f"client {self.name}: {error}") from None
         return scale
 
+    def noise_source(self, round: int) -> NoiseSource:  # noqa: A002
+        """Return the noise source of a round; a durable ledger accepts only the system's."""
+        source = self.noise(round)
+        durable = self.ledger is not None and self.ledger.durable
+        if durable and type(source) is not SystemNoise:
+            raise InputError(
+                f"client {self.name}: its ledger is durable, so its noise must be SystemNoise; "
+                "whoever knows the seed can subtract seeded noise again"
+            )
+        return source
+
     def _check_records(self) -> None:
-        """Refuse records that the plan's model cannot take; no message shows a value.
+        """Refuse records that do not fit the plan's model, without showing a value.
 
         Whether the model can be trained privately is tested on synthetic records.
         """
-        where, features = f"client {self.client_plan.name}", self.records.features
+        where, features = f"client {self.name}", self.records.features
         if features.shape[1:] != self.plan.shape:
             raise InputError(
                 f"{where}: its records have shape {features.shape[1:]}, but the plan's have "
@@ -165,48 +178,40 @@ class Client:
             *self.records.empty_tensors(self.plan.task, self.local_model.device)
         )
 
-    def noise_source(self, round: int) -> NoiseSource:  # noqa: A002
-        """Where the noise of a round comes from; a durable ledger accepts only the system's."""
-        source = self.noise(round)
-        durable = self.ledger is not None and self.ledger.durable
-        if durable and type(source) is not SystemNoise:
+    def _number_units(self) -> Tensor | None:
+        """Return the unit of each record as 0, 1, 2, ...; None if each record is a unit."""
+        unit, planned = self.plan.unit, self.client_plan.units
+        if unit == "record":
+            return None
+        if self.records.units is None:
             raise InputError(
-                f"client {self.client_plan.name}: its ledger is durable, so its noise must be "
-                "SystemNoise; whoever knows the seed can subtract seeded noise again"
+                f"client {self.name}: its records have no units, but ε is for a {unit}"
             )
-        return source
+        numbers = np.unique(self.records.units, return_inverse=True)[1]
+        count = int(numbers.max()) + 1 if len(numbers) else 0
+        if count != planned:
+            raise InputError(
+                f"client {self.name}: has {count} units ({unit}), but is planned with {planned}"
+            )
+        return torch.from_numpy(numbers)
 
-    def _trained(self, context: GuardedClientContext, local_model: LocalModel) -> Answer:
-        """The method's answer; what goes wrong says where."""
-        # Only what is not a chain can draw random numbers of its own.
-        chance = (
-            nullcontext() if local_model.gradient.sequential else self._own_dropout(context.round)
-        )
+    def _train(self, context: GuardedClientContext, local_model: LocalModel) -> Answer:
+        """Run the method; errors name the client, the round and the step."""
+        # Sequential models consist of layers without random numbers.
+        sequential = local_model.gradient.sequential
         try:
-            with chance:
-                # All of it, since not every method clips each gradient.
+            with nullcontext() if sequential else self._seed_dropout(context.round):
+                # The whole method, because not every method clips each gradient.
                 return run_flushed(lambda: self.method.train(context))
         except BudgetExceededError:
             raise
         except Exception as error:
-            name, number = self.client_plan.name, context.round + 1
-            where = f"client {name}, round {number}, step {context.steps + 1}"
+            where = f"client {self.name}, round {context.round + 1}, step {context.steps + 1}"
             raise add_location(error, where) from error
 
-    def _freeze(self, release: Release) -> None:
-        """ReleaseSpec all sampled releases of the training at once, before the first is made."""
-        assert self.ledger is not None
-        whole = release.times(release.count * self.client_plan.participations)
-        state = self.ledger.filter
-        if not release.sampled or state.frozen[release.times(1)] >= whole.count:
-            return
-        if state.spent:
-            raise BudgetExceededError("its ledger is in use; a sampled plan needs a fresh one")
-        self.ledger.freeze(whole, run=self.plan.run, label=self.plan.label)
-
     @contextmanager
-    def _own_dropout(self, round: int) -> Iterator[None]:  # noqa: A002
-        """Dropout of its own for each client and round, the same in every run."""
+    def _seed_dropout(self, round: int) -> Iterator[None]:  # noqa: A002
+        """Seed torch by client and round, so that dropout is the same in every run."""
         with torch.random.fork_rng(devices=[]):
             key = f"{self.plan.seed} {self.number} {round}".encode()
             torch.manual_seed(int.from_bytes(hashlib.sha256(key).digest()[:7]))
@@ -214,7 +219,7 @@ class Client:
 
 
 def require_ledger(plan: Plan, client: int, ledger: Ledger | None) -> Ledger | None:
-    """The book, if it promises the same as the plan; a new one in memory if there is none."""
+    """Return the ledger if it fits the plan, or a new one in memory if there is none."""
     name, budget = plan.clients[client].name, plan.budget(client)
     if budget is None:
         if ledger is not None:
@@ -227,38 +232,30 @@ def require_ledger(plan: Plan, client: int, ledger: Ledger | None) -> Ledger | N
     holder = getattr(ledger, "client", name)
     if holder != name:
         raise InputError(f"client {name}: its ledger is that of {holder}")
-    mine = ledger.filter.budget
     for part in ("delta", "adjacency", "unit"):
-        if getattr(mine, part) != getattr(budget, part):
+        actual, planned = getattr(ledger.filter.budget, part), getattr(budget, part)
+        if actual != planned:
             raise InputError(
-                f"client {name}: its ledger has {part} {getattr(mine, part)}, but the plan has "
-                f"{getattr(budget, part)}"
+                f"client {name}: its ledger has {part} {actual}, but the plan has {planned}"
             )
     return ledger
 
 
+def freeze_sampled(plan: Plan, client: int, ledger: Ledger, releases: Sequence[Release]) -> None:
+    """Charge all sampled releases of the training at once, before the first of them is made."""
+    for release in releases:
+        whole = release.times(release.count * plan.clients[client].participations)
+        if not release.sampled or ledger.filter.frozen[release.times(1)] >= whole.count:
+            continue
+        if ledger.filter.spent:
+            raise BudgetExceededError("its ledger is in use; a sampled plan needs a fresh one")
+        ledger.freeze(whole, run=plan.run, label=plan.label)
+
+
 def simulated_noise(seed: int, client: int) -> NoiseOf:
-    """Noise from a seed, for simulations: the same for the same client and round.
+    """Return seeded noise for simulations: the same for the same client and round.
 
     >>> simulated_noise(seed=0, client=1)(2).integers(2, 100.0).shape
     torch.Size([2])
     """
     return lambda number: SimulatedNoise(seed=seed, client=client, round=number)
-
-
-def _units(records: Records, client_plan: ClientPlan, unit: str) -> Tensor | None:
-    """The unit of each record as 0, 1, 2, ..., or None where each record is its own."""
-    if unit == "record":
-        return None
-    if records.units is None:
-        raise InputError(
-            f"client {client_plan.name}: its records have no units, but ε is for a {unit}"
-        )
-    numbers = np.unique(records.units, return_inverse=True)[1]
-    found = int(numbers.max()) + 1 if len(numbers) else 0
-    if found != client_plan.units:
-        raise InputError(
-            f"client {client_plan.name}: has {found} units ({unit}), but is planned with "
-            f"{client_plan.units}"
-        )
-    return torch.from_numpy(numbers)

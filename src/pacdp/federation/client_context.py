@@ -1,8 +1,8 @@
-"""One participation of one client: what a method may do, and what of it may leave.
+"""One participation of one client: what a method may compute, and what of it may be sent.
 
-The method asks for sums, noise and steps; this is where each of them is held against what was paid
-for. A release that was not, a record that is in two batches of a pass, a model that was trained
-without noise: refused here, whatever the method meant.
+Every release is compared with what was paid for, whatever the method intended: a release that was
+not paid for, a record that occurs twice in a batch and a model that was trained without noise are
+refused here.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,40 +17,39 @@ from pacdp.errors import BudgetExceededError
 from pacdp.federation.local_model import LocalModel, Tensors
 from pacdp.federation.messages import Broadcast
 from pacdp.federation.optimizers import ParameterOptimizer
-from pacdp.federation.plan import ClientPlan, Plan
+from pacdp.federation.plan import Plan
 from pacdp.federation.release_guard import ALL_UNITS, ReleaseGuard, Units
-from pacdp.methods import Answer, SharedState
+from pacdp.methods import Answer
 
-# Where the noise and the hidden coins of a round come from.
+# Returns the source of a round's noise and hidden coins.
 NoiseOf = Callable[[int], NoiseSource]
 
 
 def local_batches(plan: Plan, client: int, round: int) -> Iterator[NDArray[np.int64] | None]:  # noqa: A002
-    """The units of each local step; None where they are all.
+    """Yield the units of each local step; None stands for all of them.
 
-    It depends on public numbers alone: each unit is in one batch of each pass.
+    Batches depend on public numbers only: each unit is in one batch of each pass.
     """
     client_plan = plan.clients[client]
     if client_plan.batches == 1:
         for _ in range(client_plan.steps):
             yield None
         return
-    # As np.array_split does: the first parts have one more where it does not come out even.
+    # As np.array_split: the first batches have one more unit if the division leaves a remainder.
     size, longer = divmod(client_plan.units, client_plan.batches)
     border = longer * (size + 1)
     for number in range(client_plan.passes):
-        order = np.random.default_rng([plan.seed, client, round, number]).permutation(
-            client_plan.units
-        )
-        parts = [
+        random = np.random.default_rng([plan.seed, client, round, number])
+        order = random.permutation(client_plan.units)
+        batches = [
             *np.sort(order[:border].reshape(longer, size + 1), axis=1),
             *np.sort(order[border:].reshape(-1, size), axis=1),
         ]
-        yield from parts[: client_plan.steps - number * client_plan.batches]
+        yield from batches[: client_plan.steps - number * client_plan.batches]
 
 
 class GuardedClientContext:
-    """One participation as the method sees it. See :class:`~pacdp.methods.ClientContext`."""
+    """The :class:`~pacdp.methods.ClientContext` of a client, behind a guard."""
 
     def __init__(
         self,
@@ -64,189 +63,173 @@ class GuardedClientContext:
         local_model: LocalModel,
         noise: NoiseSource,
     ) -> None:
+        self.client_id, self.client_plan = client, plan.clients[client]
+        self.round, self.rounds = broadcast.round, plan.rounds
+        self.shared_state = broadcast.shared_state
+        self.steps = 0
         self._plan = plan
-        self._client = client
-        self._broadcast = broadcast
+        self._broadcast_model = broadcast.model
         self._inputs, self._targets = records
         self._unit_of = units
         self._local_model = local_model
         self._noise = noise
         self._guard = ReleaseGuard(plan, client, scale=scale)
-        self._step: ParameterOptimizer | None = None
-        self._everything = torch.arange(len(self._inputs))
-        # Kept by identity, with the objects themselves so that no other can take their place:
-        # what was summed over which records, drawn at which rate, and what may leave.
+        self._optimizer: ParameterOptimizer | None = None
+        self._all_records = torch.arange(len(self._inputs))
+        # What was computed from which records, sampled at which rate, and what may be sent. Both
+        # compare by identity, and keep the objects so that no other can take their place.
         self._sums: list[tuple[Bounded, Tensor, float]] = []
-        self._may_leave: list[Tensors] = []
-        self.steps = 0
-        # Whether the local model is made of nothing but released values.
-        self._clean = True
-
-    @property
-    def client_id(self) -> int:
-        return self._client
-
-    @property
-    def shared_state(self) -> SharedState:
-        return self._broadcast.shared_state
-
-    @property
-    def round(self) -> int:
-        return self._broadcast.round
-
-    @property
-    def rounds(self) -> int:
-        return self._plan.rounds
-
-    @property
-    def client_plan(self) -> ClientPlan:
-        return self._plan.clients[self._client]
+        self._released: list[Tensors] = []
+        # Whether the local model depends on the records through released values only.
+        self._noised = True
 
     def batches(self) -> Iterator[Tensor]:
-        for chosen in local_batches(self._plan, self._client, self.round):
-            yield self._everything if chosen is None else self._of_units(torch.from_numpy(chosen))
-
-    def _of_units(self, chosen: Tensor) -> Tensor:
-        """The records of some units."""
-        units = self._unit_of
-        return chosen if units is None else torch.nonzero(torch.isin(units, chosen)).flatten()
-
-    def _checked(self, batch: Tensor) -> Tensor:
-        """A copy of a batch that may be summed: records once each, on a model that is clean."""
-        if not self._clean:
-            raise BudgetExceededError(
-                f"client {self.client_plan.name}: the model was trained without noise, and every "
-                "gradient depends on every record; only a clipped update may be released"
-            )
-        # From the end counted, a record would have a second number.
-        distinct = len((batch % len(self._everything)).unique()) == len(batch)
-        if batch is not self._everything and not distinct:
-            raise BudgetExceededError(
-                f"client {self.client_plan.name}: a record is twice in a batch"
-            )
-        return batch if batch is self._everything else batch.clone()
+        for chosen in local_batches(self._plan, self.client_id, self.round):
+            if chosen is None:
+                yield self._all_records
+            elif self._unit_of is None:
+                yield torch.from_numpy(chosen)
+            else:
+                yield torch.nonzero(torch.isin(self._unit_of, torch.from_numpy(chosen))).flatten()
 
     def clipped_sum(self, batch: Tensor, bound: float) -> Bounded:
-        return self._summed(self._checked(batch), bound, rate=1.0, present=None)
+        return self._clip_and_sum(batch, bound)
 
     def sampled_sum(self, rate: float, bound: float) -> Bounded:
-        # Every record is computed, and the coins are factors of 0 or 1: neither the time taken nor
-        # the rounding of other records reveals which were drawn.
+        # Every record is computed, and the coins are factors of 0 or 1, so that neither the time
+        # taken nor the rounding of other records reveals which were sampled.
         present = self._noise.coins(self.client_plan.units, rate)
-        return self._summed(self._checked(self._everything), bound, rate=rate, present=present)
+        return self._clip_and_sum(self._all_records, bound, rate=rate, present=present)
 
-    def _summed(
-        self, batch: Tensor, bound: float, *, rate: float, present: Tensor | None
+    def _clip_and_sum(
+        self, batch: Tensor, bound: float, *, rate: float = 1.0, present: Tensor | None = None
     ) -> Bounded:
-        inputs, targets = self._records(batch)
+        batch = self._check_batch(batch)
+        inputs, targets, units = self._select(batch)
         total = self._local_model.gradient(
-            *(inputs, targets), clipping_bound=bound, units=self._units(batch), present=present
+            inputs, targets, clipping_bound=bound, units=units, present=present
         )
-        self._sums.append((total, batch, rate))
-        return total
+        return self._remember(total, batch, rate)
+
+    def count_within(self, batch: Tensor, bound: float) -> Bounded:
+        batch = self._check_batch(batch)
+        within = self._norms(batch) <= bound
+        count = centred_count(within, adjacency=self._plan.adjacency, unit=self._plan.unit)
+        return self._remember(count, batch)
+
+    def clipped_update(self, bound: float) -> Bounded:
+        return self._clip_whole(self._difference(self._local_model.state()), bound)
+
+    def clipped_model(self, bound: float) -> Bounded:
+        return self._clip_whole(self._local_model.state(), bound)
+
+    def _clip_whole(self, values: Tensors, bound: float) -> Bounded:
+        plan = self._plan
+        clipped = clip_upload(values, bound=bound, adjacency=plan.adjacency, unit=plan.unit)
+        return self._remember(clipped, self._all_records)
 
     def norms(self, batch: Tensor) -> Tensor:
         if self._plan.algorithm.private:
-            raise BudgetExceededError(f"client {self.client_plan.name}: lengths are not paid for")
+            raise self._refuse("gradient norms are not paid for")
         return self._norms(batch)
 
     def _norms(self, batch: Tensor) -> Tensor:
-        inputs, targets = self._records(batch)
-        return self._local_model.gradient.norms(inputs, targets, units=self._units(batch))
-
-    def count_within(self, batch: Tensor, bound: float) -> Bounded:
-        batch = self._checked(batch)
-        count = centred_count(
-            self._norms(batch) <= bound,
-            adjacency=self._plan.adjacency,
-            unit=self._plan.unit,
-        )
-        self._sums.append((count, batch, 1.0))
-        return count
-
-    def clipped_update(self, bound: float) -> Bounded:
-        return self._clipped(self._difference(self._local_model.state()), bound)
-
-    def clipped_model(self, bound: float) -> Bounded:
-        return self._clipped(self._local_model.state(), bound)
-
-    def _clipped(self, values: Tensors, bound: float) -> Bounded:
-        plan = self._plan
-        made = clip_upload(values, bound=bound, adjacency=plan.adjacency, unit=plan.unit)
-        self._sums.append((made, self._everything, 1.0))
-        return made
+        inputs, targets, units = self._select(batch)
+        return self._local_model.gradient.norms(inputs, targets, units=units)
 
     def plain_mean(self, batch: Tensor) -> Tensors:
-        inputs, targets = self._records(batch)
+        inputs, targets, _ = self._select(batch)
+        model = self._local_model
         with torch.enable_grad():
-            loss = self._local_model.loss(self._local_model.model(inputs), targets).mean()
-            found = torch.autograd.grad(loss, list(self._local_model.parameters.values()))
-        return dict(zip(self._local_model.parameters, found, strict=True))
-
-    def _units(self, batch: Tensor) -> Tensor | None:
-        units = self._unit_of
-        return None if units is None else units[batch]
-
-    def _records(self, batch: Tensor) -> tuple[Tensor, Tensor]:
-        inputs, targets = self._inputs, self._targets
-        return (inputs, targets) if batch is self._everything else (inputs[batch], targets[batch])
+            loss = model.loss(model.model(inputs), targets).mean()
+            gradients = torch.autograd.grad(loss, list(model.parameters.values()))
+        return dict(zip(model.parameters, gradients, strict=True))
 
     def release(self, value: Bounded, *, index: int = 0, divisor: float | None = None) -> Tensors:
-        paid = self._guard.paid(index)
-        records, drawn = next(
-            ((batch, rate) for known, batch, rate in self._sums if known is value), (None, 0.0)
+        z = self._guard.paid(index).z
+        # A value that was not computed here is refused: nothing is paid for at rate 0.
+        _, batch, rate = next(
+            (known for known in self._sums if known[0] is value), (value, None, 0.0)
         )
-        event = value.event(paid.z)
-        public_divisor = self.client_plan.divisor if divisor is None else divisor
+        event = value.event(z)
+        divisor = self.client_plan.divisor if divisor is None else divisor
         self._guard.authorize(
             index,
             adjacency=event.adjacency,
             unit=event.unit,
             sensitivity=event.sensitivity,
-            # A value that was not computed here is refused: nothing is paid for at rate 0.
-            sampling_rate=drawn,
-            units=[] if records is None else [self._units_of(records, drawn)],
-            divisor=public_divisor,
+            sampling_rate=rate,
+            units=[] if batch is None else [self._units_in(batch, rate)],
+            divisor=divisor,
         )
-        self._sums = [entry for entry in self._sums if entry[0] is not value]
-        made = release(value, z=paid.z, divisor=public_divisor, noise=self._noise)
-        self._may_leave.append(made)
-        return made
-
-    def _units_of(self, records: Tensor, rate: float) -> Units:
-        """The units that a sum depends on; of a sampled one, any might have been drawn."""
-        if rate < 1:
-            return ALL_UNITS
-        units = self._unit_of
-        return (records if units is None else units[records].unique()).numpy()
+        self._sums = [known for known in self._sums if known[0] is not value]
+        released = release(value, z=z, divisor=divisor, noise=self._noise)
+        self._released.append(released)
+        return released
 
     def step(self, gradient: Tensors) -> None:
-        known = any(made is gradient for made in self._may_leave)
-        self._clean = self._clean and (known or not self._plan.algorithm.private)
-        if self._step is None:
-            self._step = ParameterOptimizer.of_client(
+        if self._plan.algorithm.private and not self._is_released(gradient):
+            self._noised = False
+        if self._optimizer is None:
+            self._optimizer = ParameterOptimizer.of_client(
                 self._plan.training.optimiser, self._local_model.parameters
             )
-        self._step(gradient)
+        self._optimizer(gradient)
         self.steps += 1
 
     def update(self) -> Tensors:
-        made = self._difference(self._local_model.state())
-        if self._clean:
-            self._may_leave.append(made)
-        return made
+        update = self._difference(self._local_model.state())
+        if self._noised:
+            self._released.append(update)
+        return update
 
     def update_to(self, model: Tensors) -> Tensors:
-        made = self._difference(model)
-        if any(known is model for known in self._may_leave):
-            self._may_leave.append(made)
-        return made
+        update = self._difference(model)
+        if self._is_released(model):
+            self._released.append(update)
+        return update
+
+    def may_send(self, answer: Answer) -> bool:
+        """Whether an answer consists of nothing but released values."""
+        return all(self._is_released(values) for values in (answer.update, *answer.released))
+
+    def _is_released(self, values: Tensors) -> bool:
+        return any(known is values for known in self._released)
+
+    def _remember(self, value: Bounded, batch: Tensor, rate: float = 1.0) -> Bounded:
+        self._sums.append((value, batch, rate))
+        return value
 
     def _difference(self, model: Tensors) -> Tensors:
-        before = self._broadcast.model
+        before = self._broadcast_model
         return {name: value - before[name].to(value) for name, value in model.items()}
 
-    def may_leave(self, answer: Answer) -> bool:
-        """Whether all of an answer is made of nothing but what was released."""
-        sent = [answer.update, *answer.released]
-        return all(any(known is one for known in self._may_leave) for one in sent)
+    def _check_batch(self, batch: Tensor) -> Tensor:
+        """Copy a batch that may be summed: distinct records, and a model without private values."""
+        if not self._noised:
+            raise self._refuse(
+                "the model was trained without noise, and every gradient depends on every record; "
+                "only a clipped update may be released"
+            )
+        if batch is self._all_records:
+            return batch
+        # Modulo the number of records, because negative indices name the same records.
+        if len((batch % len(self._all_records)).unique()) < len(batch):
+            raise self._refuse("a record is twice in a batch")
+        return batch.clone()
+
+    def _refuse(self, reason: str) -> BudgetExceededError:
+        return BudgetExceededError(f"client {self.client_plan.name}: {reason}")
+
+    def _select(self, batch: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return the inputs, targets and units of a batch."""
+        units = None if self._unit_of is None else self._unit_of[batch]
+        if batch is self._all_records:
+            return self._inputs, self._targets, units
+        return self._inputs[batch], self._targets[batch], units
+
+    def _units_in(self, batch: Tensor, rate: float) -> Units:
+        """Return the units that a sum depends on; a sampled one depends on all of them."""
+        if rate < 1:
+            return ALL_UNITS
+        return (batch if self._unit_of is None else self._unit_of[batch].unique()).numpy()

@@ -1,6 +1,6 @@
-"""What a user decides about a training, in the words of an experiment file."""
+"""The settings of a training, as they are written in an experiment file."""
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -8,6 +8,7 @@ from pacdp.config import Count, Real, Settings, Whole
 from pacdp.features import Features, Track
 from pacdp.federation.budget_schedule import BudgetSchedule
 from pacdp.federation.budgets import Levels
+from pacdp.federation.client_sampling import ClientSampling
 from pacdp.privacy import DEFAULT_DELTA
 
 
@@ -22,7 +23,7 @@ class Model(Settings):
 
 
 class Optimiser(Settings):
-    """A client's optimiser. It is made anew for each participation."""
+    """A client's optimiser. It is created for each participation."""
 
     name: Literal["sgd", "momentum", "adam"] = Field("sgd", description="sgd, momentum or adam.")
     lr: Real = Field(0.1, gt=0, allow_inf_nan=False, description="Learning rate.")
@@ -47,20 +48,17 @@ class Training(Settings):
     local_steps: Count | None = Field(None, description="Or so many steps a round.")
     optimiser: Optimiser = Field(Optimiser(), description="The client's optimiser.")
 
-    def asked(self, clients: int) -> int:
-        """How many of so many clients are asked in a round."""
-        return clients if self.clients_per_round == "all" else self.clients_per_round
-
-    def asking(self, clients: int) -> dict[str, Any]:
-        """How clients are sampled, as :mod:`~pacdp.federation.client_sampling` takes it."""
-        per_round = self.asked(clients)
+    def client_sampling(self, clients: int) -> ClientSampling:
+        """Return how so many clients are sampled."""
+        per_round = clients if self.clients_per_round == "all" else self.clients_per_round
         unlimited = self.cap == "rounds" or per_round == clients
-        return {
-            "sampling": self.sampling,
-            "clients": clients,
-            "per_round": per_round,
-            "quantile": None if unlimited else float(self.cap),
-        }
+        return ClientSampling(
+            kind=self.sampling,
+            clients=clients,
+            per_round=per_round,
+            rounds=self.rounds,
+            quantile=None if unlimited else float(self.cap),
+        )
 
     @model_validator(mode="after")
     def _checked(self) -> "Training":
@@ -72,7 +70,7 @@ class Training(Settings):
 
 
 class Aggregation(Settings):
-    """How the server combines what it gets. All of it is post-processing."""
+    """How the server combines updates. All of it is post-processing."""
 
     weights: Literal["size", "epsilon", "inverse-noise", "tempered", "inverse-variance"] = Field(
         "tempered", description="What a client's update counts."
@@ -121,7 +119,7 @@ class WarmStart(Settings):
 
 
 class Recipe(Settings):
-    """What is trained, and how: everything public but the clients and the method."""
+    """What is trained, and how: everything public except the clients and the method."""
 
     model: Model = Field(Model(), description="The model.")
     training: Training = Field(description="Rounds, batches, steps and the clients' optimiser.")
@@ -134,11 +132,12 @@ class Recipe(Settings):
 
     @property
     def recipe(self) -> "Recipe":
-        """These settings alone, of a plan or an experiment that has more."""
+        """The recipe part of a plan or an experiment."""
         return Recipe(**{name: getattr(self, name) for name in Recipe.model_fields})
 
     @property
     def track(self) -> Track:
-        """Whether public records went into the first model or into what it sees."""
-        seen: Track = "private-only" if self.representation is None else self.representation.track
-        return seen if self.hot_start is None else "public"
+        """Whether public records were used for the first model or for its features."""
+        if self.hot_start is not None:
+            return "public"
+        return "private-only" if self.representation is None else self.representation.track

@@ -1,7 +1,7 @@
-"""The evaluation of a model on records that the server holds or that are public.
+"""Evaluation on public or server-held records.
 
-A client's own loss or accuracy would be a release. The test records of a simulation are covered by
-no ε.
+A client's own loss or accuracy would be a release. The test records of a simulation are not covered
+by any ε.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ CHUNK = 2048
 
 
 def predict(model: nn.Module, inputs: Tensor, task: Task) -> Array:
-    """The model's predictions, such as class probabilities.
+    """Return the model's predictions, such as class probabilities.
 
     >>> from pacdp.tasks import Classification
     >>> predict(nn.Linear(3, 2), torch.zeros(4, 3), Classification(2)).shape
@@ -40,14 +40,14 @@ def predict(model: nn.Module, inputs: Tensor, task: Task) -> Array:
 def evaluate(
     model: nn.Module, records: Records, task: Task, *, device: str = "cpu"
 ) -> dict[str, float]:
-    """All metrics of a model on records."""
+    """Return all metrics of a model on records."""
     return task.full_metrics(predict(model, records.inputs(device), task), records.labels)
 
 
 def accuracy_by_client(
     predictions: Array, dataset: Dataset, partition: Partition
 ) -> list[float | None]:
-    """The accuracy on each client's data; None where undefined or without test records.
+    """Return the accuracy for each client; None where undefined or without test records.
 
     A natural client has test records of its own. For any other client, the accuracy on each class
     is weighted by the classes of its training records, which a simulation knows and no server does.
@@ -73,7 +73,7 @@ def accuracy_by_budget(
     budgets: Sequence[float | None],
     records: Sequence[int],
 ) -> Mapping[float, float]:
-    """The mean accuracy over the records of the clients with each budget.
+    """Return the mean accuracy of the clients with each budget, weighted by their records.
 
     >>> accuracy_by_budget([0.5, 0.7, 0.8], [0.1, 0.1, 1.0], records=[30, 10, 5])
     {0.1: 0.55, 1.0: 0.8}

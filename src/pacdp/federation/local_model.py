@@ -1,4 +1,4 @@
-"""The model and the engine that clients train with. One serves any number of clients in turn."""
+"""The model that clients train. One serves any number of clients in turn."""
 
 from collections.abc import Callable, Mapping
 
@@ -24,8 +24,7 @@ class LocalModel:
     def __init__(
         self, plan: Plan, *, device: str = "cpu", make_model: Callable[[], nn.Module] | None = None
     ) -> None:
-        self.plan = plan
-        self.device = device
+        self.plan, self.device, self._make_model = plan, device, make_model
         self.model = (make_model() if make_model else named_model(plan)).to(device)
         self.loss = plan.task.loss
         self.gradient = ClippedGradient(
@@ -34,15 +33,19 @@ class LocalModel:
         self.parameters = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         self.coordinates = sum(parameter.numel() for parameter in self.parameters.values())
         for client in plan.clients:
-            for charge in client.charges:
-                check_noise(charge.z, self.coordinates)
+            for spec in client.charges:
+                check_noise(spec.z, self.coordinates)
+
+    def rebuild(self) -> "LocalModel":
+        """Build the same model again, with its first weights."""
+        return LocalModel(self.plan, device=self.device, make_model=self._make_model)
 
     def state(self) -> Tensors:
-        """A copy of the trained parameters."""
+        """Return a copy of the trained parameters."""
         return {name: parameter.detach().clone() for name, parameter in self.parameters.items()}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Take over parameters; what does not fit the model is refused by name."""
+        """Load parameters; what does not fit the model is refused by name."""
         if not isinstance(state, Mapping):
             raise InputError(f"model: is {type(state).__name__}, must be tensors by name")
         if set(state) != set(self.parameters):
@@ -63,7 +66,7 @@ class LocalModel:
 
 
 def named_model(plan: Plan) -> nn.Module:
-    """The model that the plan names, with its first weights."""
+    """Build the model that the plan names, with its first weights."""
     settings = {name: _whole(value) for name, value in plan.model.settings.items()}
     seed = plan.seed if plan.model.seed is None else plan.model.seed
     outputs = plan.task.outputs
@@ -71,5 +74,5 @@ def named_model(plan: Plan) -> nn.Module:
 
 
 def _whole(value: float) -> float:
-    """Sizes of layers are whole numbers, in files as well."""
+    """Return 16.0, as a file may say, as 16: sizes of layers are whole numbers."""
     return int(value) if float(value).is_integer() else value

@@ -9,25 +9,25 @@ from pacdp.methods import SharedState
 
 @dataclass(frozen=True)
 class Broadcast:
-    """What the server sends: the round, the model, and the method's shared state."""
+    """The server's message: the round, the model, and the method's shared state."""
 
     round: int
     model: Tensors
     shared_state: SharedState = field(default_factory=dict)
-    """The method's state on the server. A client need not believe any of it."""
+    """The method's state on the server, which a client does not trust."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """A client's answer: how its noised local training moved the model."""
+    """A client's answer: the change of the model by its noised local training."""
 
     client: int
     round: int
     update: Tensors
     released: Sequence[Tensors] = ()
-    """What else was released, if the method needs it."""
+    """Further released values, if the method needs them."""
     noise_scale: float = 1.0
-    """Its noise relative to even spending, which follows from who took part when."""
+    """The noise relative to even spending, which follows from who took part when."""
 
 
 @dataclass(frozen=True)
@@ -39,4 +39,4 @@ class Refusal:
 
 
 Answers = Mapping[int, Reply | Refusal]
-"""What came back from the clients that were asked. Those that are missing have failed."""
+"""The answers of the clients that were asked. Those that are missing have failed."""

@@ -1,4 +1,4 @@
-"""Moving parameters by gradients, on the client and on the server."""
+"""Optimisers of clients and servers."""
 
 from collections.abc import Mapping
 from typing import Any, Self
@@ -10,11 +10,11 @@ from pacdp.federation.configuration import Aggregation, Optimiser
 
 
 class ParameterOptimizer:
-    """An optimiser of some parameters: called with a gradient, it moves them.
+    """An optimiser that updates parameters in place when called with a gradient.
 
     >>> parameters = {"w": torch.ones(2)}
-    >>> move = ParameterOptimizer.of_client(Optimiser(lr=0.5), parameters)
-    >>> move({"w": torch.ones(2)})
+    >>> step = ParameterOptimizer.of_client(Optimiser(lr=0.5), parameters)
+    >>> step({"w": torch.ones(2)})
     >>> parameters["w"]
     tensor([0.5000, 0.5000])
     """
@@ -26,7 +26,7 @@ class ParameterOptimizer:
         self._lr = lr
         values = list(parameters.values())
         self._optimiser: torch.optim.Optimizer | None = None
-        # A plain step needs none, and loading torch's takes a second or two.
+        # Plain SGD needs no torch optimiser, and loading those takes a second or two.
         if kind == "momentum":
             self._optimiser = torch.optim.SGD(values, lr=lr, momentum=momentum)
         elif kind == "adam":
@@ -34,12 +34,12 @@ class ParameterOptimizer:
 
     @classmethod
     def of_client(cls, settings: Optimiser, parameters: Mapping[str, Tensor]) -> Self:
-        """A client's, made anew for each participation."""
+        """Create a client's optimiser, for one participation."""
         return cls(settings.name, parameters, lr=settings.lr, momentum=settings.momentum)
 
     @classmethod
     def of_server(cls, settings: Aggregation, parameters: Mapping[str, Tensor]) -> Self:
-        """The server's, which lasts the whole training."""
+        """Create the server's optimiser, for the whole training."""
         return cls(settings.optimiser, parameters, lr=settings.lr, momentum=settings.momentum)
 
     def __call__(self, gradient: Mapping[str, Tensor]) -> None:
@@ -54,10 +54,10 @@ class ParameterOptimizer:
         self._optimiser.zero_grad()
 
     def state(self) -> dict[str, Any]:
-        """All that the next step depends on, beside the parameters."""
+        """Return everything that the next step depends on, except the parameters."""
         return {} if self._optimiser is None else self._optimiser.state_dict()
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Stand where :meth:`state` was taken."""
+        """Restore a state that :meth:`state` returned."""
         if self._optimiser is not None:
             self._optimiser.load_state_dict(state)

@@ -1,8 +1,8 @@
 """The plan: everything public about a training, decided before any private record is read.
 
-A run is a plan plus data plus a seed. The plan holds what the server asks for and what each client
-will do, release and add; it can be printed, saved, reloaded and checked by a client that trusts
-nobody. Nothing in it depends on a record: client sizes are public.
+A run is a plan, data and a seed. The plan holds what the server asks for and what each client
+computes, releases and adds as noise. It can be printed, saved, loaded and checked by a client that
+trusts nobody. Nothing in it depends on a record: client sizes are public.
 """
 
 import hashlib
@@ -27,26 +27,16 @@ from pydantic import (
 )
 
 from pacdp.arithmetic import ARITHMETIC, refuse_other_arithmetic
-from pacdp.clipping.numerics import check_clipping_bound
 from pacdp.config import Settings, explain_validation_error
-from pacdp.errors import DataError, InputError
-from pacdp.federation.budgets import assign_budgets
-from pacdp.federation.client_sampling import (
-    participants,
-    participation_cap,
-    participations_ahead,
-)
-from pacdp.federation.configuration import Privacy, Recipe, Training
-from pacdp.federation.population import Population
-from pacdp.methods import CalibrationRequest, Method, ReleaseSpec, build_method, name_of
-from pacdp.privacy import Adjacency, Guarantee, Ledger, Release, Scope, account, total_mu
+from pacdp.errors import DataError
+from pacdp.federation.client_sampling import ClientSampling
+from pacdp.federation.configuration import Recipe
+from pacdp.methods import Method, ReleaseSpec, build_method
+from pacdp.privacy import Adjacency, Guarantee, Ledger, Release, account, total_mu
 from pacdp.tasks import Task, load_task
 
-# A budget must be more than nothing, also where one release costs nothing that can be told.
+# A ledger needs a positive budget, even for releases whose cost rounds to zero.
 SMALLEST_EPSILON = 1e-12
-
-
-_ADJACENCY = {adjacency.value: adjacency for adjacency in Adjacency}
 
 
 class ClientPlan(Settings):
@@ -55,31 +45,31 @@ class ClientPlan(Settings):
     name: str
     records: PositiveInt
     units: PositiveInt
-    """What is clipped as one: records, or those they belong to."""
+    """What is clipped as a whole: records, or the persons to whom they belong."""
     budget: float | None
-    """The ε it asked for; None where a method has no guarantee."""
+    """The requested ε; None where the method has no guarantee."""
     epsilon: float
-    """The ε its noise is calibrated to."""
+    """The ε to which the noise is calibrated."""
     participations: PositiveInt
-    """How often it answers at most."""
+    """The maximum number of participations."""
     batches: PositiveInt
-    """Batches in one pass over its records."""
+    """Batches in one pass over the records."""
     steps: PositiveInt
     """Local steps in a participation."""
     divisor: float
     """The public number by which a sum is divided: the units of a batch."""
     charges: tuple[ReleaseSpec, ...]
-    """What a participation releases; nothing where a method adds no noise."""
+    """The releases of a participation; none where the method adds no noise."""
 
     @property
     def passes(self) -> int:
-        """How often a participation goes over its records."""
+        """Passes over the records in a participation."""
         return math.ceil(self.steps / self.batches)
 
     @property
     def each(self) -> int:
         """Releases per record in a participation."""
-        return sum(charge.each for charge in self.charges)
+        return sum(spec.each for spec in self.charges)
 
     @property
     def releases(self) -> int:
@@ -88,29 +78,29 @@ class ClientPlan(Settings):
 
     @property
     def noise_multiplier(self) -> float | None:
-        """σ/C of the model's own releases; None without noise."""
+        """σ/C of the model's releases; None without noise."""
         return self.charges[0].noise_multiplier if self.charges else None
 
 
 class Plan(Recipe):
-    """A whole training before it starts."""
+    """A complete training before it starts."""
 
     arithmetic: int
-    """The version of clipping, rounding and noise; another one gives the run another name."""
+    """The version of clipping, rounding and noise; another version changes the run's name."""
     data: str
     shape: tuple[int, ...]
     task: Annotated[Task, PlainValidator(load_task), PlainSerializer(lambda task: task.to_json())]
     provenance: dict[str, str] = Field({})
-    """What the features were made from."""
+    """Where the features come from."""
     tuning: dict[str, Any] | None = None
-    """What was chosen on public data, why, and what it lets expect; None where nothing was."""
+    """What was tuned on public data, why, and the expected score; None without tuning."""
     method: str
     settings: dict[str, Any]
-    """The method's."""
+    """The settings of the method."""
     seed: int = Field(ge=0, lt=2**63)
     unit: str
     again: str = ""
-    """Tells a second run of the same plan from the first, in the clients' ledgers."""
+    """Distinguishes a second run of the same plan in the clients' ledgers."""
     clients: tuple[ClientPlan, ...]
 
     @model_validator(mode="before")
@@ -134,14 +124,14 @@ class Plan(Recipe):
 
     @field_validator("arithmetic")
     @classmethod
-    def _current(cls, given: int) -> int:
+    def _check_arithmetic(cls, given: int) -> int:
         if given != ARITHMETIC:
             raise ValueError(f"is of another version of pacdp, must be {ARITHMETIC}")
         return given
 
     @model_validator(mode="after")
-    def _honest(self) -> Self:
-        """With a guarantee every client has noise, and without one nobody has a budget."""
+    def _check_clients(self) -> Self:
+        """With a guarantee every client has noise; without one no client has a budget."""
         private = self.algorithm.private
         for client in self.clients:
             if (private and not client.charges) or (client.budget is None) == private:
@@ -156,18 +146,23 @@ class Plan(Recipe):
         return self.training.rounds
 
     @property
+    def client_sampling(self) -> ClientSampling:
+        """How clients are sampled."""
+        return self.training.client_sampling(len(self.clients))
+
+    @property
     def per_round(self) -> int:
-        """How many clients are asked in a round."""
-        return self.training.asked(len(self.clients))
+        """The number of clients that are asked in a round."""
+        return self.client_sampling.per_round
 
     @property
     def adjacency(self) -> Adjacency:
-        """Which data sets are neighbours."""
-        return _ADJACENCY[self.privacy.adjacency]
+        """The adjacency of all guarantees."""
+        return Adjacency(self.privacy.adjacency)
 
     @property
     def terms(self) -> dict[str, Any]:
-        """What a curve must have been made for, to be of use here."""
+        """The settings that a curve must have been fitted for to be valid here."""
         return {
             **self.privacy.model_dump(mode="json", exclude={"epsilon"}),
             "training": self.training.model_dump(mode="json"),
@@ -180,13 +175,13 @@ class Plan(Recipe):
 
     @cached_property
     def run(self) -> str:
-        """The name under which the run's releases are booked: another plan has another name."""
+        """The run's name in ledgers. Plans that differ in anything have different names."""
         digest = hashlib.sha256(self.model_dump_json().encode()).hexdigest()
         return f"{self.data}-{self.method}-seed-{self.seed}-{digest[:12]}"
 
     @property
     def label(self) -> str:
-        """A mark on the ledger's rows where a budget is not what it seems."""
+        """A label for ledger entries where the budget is not the cost of the whole training."""
         scope = "" if self.privacy.scope == "total" else self.privacy.scope
         return ", ".join(part for part in (self.algorithm.label, scope) if part)
 
@@ -195,56 +190,50 @@ class Plan(Recipe):
         """The method with its settings."""
         return build_method(self.method, self.settings)
 
+    @cached_property
+    def participant_schedule(self) -> tuple[tuple[int, ...], ...]:
+        """The clients that are asked, for each round."""
+        return self.client_sampling.draw(self.seed)
+
     def participants(self, round: int) -> tuple[int, ...]:  # noqa: A002
-        """The clients that are asked in a round."""
-        drawn = participants(
-            sampling=self.training.sampling,
-            clients=len(self.clients),
-            per_round=self.per_round,
-            rounds=self.rounds,
-            seed=self.seed,
-        )
-        return drawn[round]
+        """Return the clients that are asked in a round."""
+        return self.participant_schedule[round]
 
     def planned_releases(self, client: int, *, scale: float = 1.0) -> list[Release]:
-        """What one participation of a client releases, record by record, its noise scaled."""
+        """Return the releases of one participation, per record, with their noise scaled."""
         return [
-            _release(
-                *(charge.noise_multiplier * scale, charge.sensitivity, self.adjacency),
-                *(charge.each, charge.sampling_rate, self.unit),
-            )
-            for charge in self.clients[client].charges
+            _build_release(spec, scale, self.adjacency, self.unit)
+            for spec in self.clients[client].charges
         ]
 
     def noise_scale(self, client: int, round: int, ledger: Ledger) -> float:  # noqa: A002
-        """The noise of a participation over that of even spending, after what its run has spent.
+        """Return the noise of the next participation relative to even spending.
 
-        Infinite where nothing is left to spend.
+        It follows from what the run has spent according to the ledger, and is infinite where
+        nothing is left to spend.
         """
-        client_plan, spending = self.clients[client], self.privacy.spending
-        if spending.policy == "even":
+        client_plan, schedule = self.clients[client], self.privacy.spending
+        if schedule.policy == "even":
             return 1.0
-        made = ledger.count_releases(self.run)
-        whole = total_mu(self.planned_releases(client)) ** 2 * client_plan.participations
-        share = spending.share(
-            made=made.total() // client_plan.each,
-            spent=total_mu(one.times(count) for one, count in made.items()) ** 2 / whole,
+        spent = ledger.count_releases(self.run)
+        budget = total_mu(self.planned_releases(client)) ** 2 * client_plan.participations
+        share = schedule.share(
+            made=spent.total() // client_plan.each,
+            spent=total_mu(release.times(count) for release, count in spent.items()) ** 2 / budget,
             planned=client_plan.participations,
-            ahead=participations_ahead(
-                **self.training.asking(len(self.clients)), rounds=self.rounds, start=round
-            ),
+            ahead=self.client_sampling.remaining_participations(round),
         )
         return math.inf if not share else 1 / math.sqrt(client_plan.participations * share)
 
     def max_releases(self, client: int) -> int:
-        """How many releases per record a client makes at most, whatever it is asked."""
+        """Return the maximum number of releases per record, whatever a client is asked."""
         client_plan = self.clients[client]
-        # What is re-planned may be asked for in any round, and shrinks.
+        # Under replanning any round may be answered, with ever smaller shares.
         replanned = self.privacy.spending.policy == "replan"
         return client_plan.each * (self.rounds if replanned else client_plan.participations)
 
     def certify(self, releases: Sequence[Release]) -> Guarantee | None:
-        """What some releases certify; None where a method has no guarantee."""
+        """Return the guarantee for some releases; None where the method has none."""
         if not self.algorithm.private:
             return None
         if not releases:
@@ -254,63 +243,65 @@ class Plan(Recipe):
         return account(releases, delta=self.privacy.delta)
 
     def planned_guarantee(self, client: int, participations: int | None = None) -> Guarantee | None:
-        """What a client's releases certify at even noise, if it answers so often or as planned.
+        """Return the guarantee after all planned participations, or after so many.
 
-        However a budget moves, the whole of it is the same.
+        It is computed for even spending; any other schedule spends the same in total.
         """
         times = self.clients[client].participations if participations is None else participations
-        made = self.planned_releases(client)
-        return self.certify([release.times(release.count * times) for release in made])
+        releases = self.planned_releases(client)
+        return self.certify([release.times(release.count * times) for release in releases])
 
     def budget(self, client: int) -> Guarantee | None:
-        """What the client's book may be charged.
+        """Return the budget of the client's ledger; None where the method has no guarantee.
 
-        Usually what it asked for. Where a budget covers one release alone, or a formula claims
-        more than it gives, the book holds what the whole run really costs, and says so.
+        Usually it is what the client requested. Where that covers a single release only, or a
+        published formula claims too much, it is the true cost of the whole run.
         """
-        asked = self.clients[client].budget
-        if asked is None:
+        requested = self.clients[client].budget
+        if requested is None:
             return None
         if not self.label:
-            return _budget(asked, self.privacy.delta, self.adjacency, self.unit)
+            return Guarantee(
+                epsilon=requested,
+                delta=self.privacy.delta,
+                adjacency=self.adjacency,
+                unit=self.unit,
+            )
         planned = self.planned_guarantee(client)
         assert planned is not None
-        # Inverted and inverted again, on the safe side both times, it must still fit.
-        return replace(
-            planned,
-            accountant="exact",
-            epsilon=max(planned.epsilon * (1 + 1e-9), SMALLEST_EPSILON),
-        )
+        # The ledger inverts ε to μ, rounding to the safe side, and all releases must still fit.
+        epsilon = max(planned.epsilon * (1 + 1e-9), SMALLEST_EPSILON)
+        return replace(planned, accountant="exact", epsilon=epsilon)
 
     def save(self, path: Path) -> None:
-        """Write it as JSON."""
+        """Write the plan as JSON."""
         path.write_text(self.model_dump_json(indent=2) + "\n")
 
     @classmethod
     def load(
         cls, path: Path, *, advice: str = "pacdp plan EXPERIMENT --out FILE makes a new one"
-    ) -> "Plan":
-        """Read what :meth:`save` wrote; a plan of another version is refused.
+    ) -> Self:
+        """Read a saved plan; one with another version of the arithmetic is refused.
 
-        ``advice`` is the advice that is given with a refusal.
+        ``advice`` is part of the message of a refusal.
         """
-        content = _content(path)
+        content = _read_json(path)
         refuse_other_arithmetic(path, content, mark="clients", advice=advice)
-        return cls._validated(path, content)
+        return cls._validate(path, content)
 
     @classmethod
-    def load_finished(cls, path: Path) -> "Plan":
-        """The plan of a finished run of any version, read as one of this version.
+    def load_finished(cls, path: Path) -> Self:
+        """Read the plan of a finished run of any version as one of this version.
 
         A trained model can be used as it is, and training it again would cost budget.
         """
-        content = _content(path)
+        content = _read_json(path)
         if isinstance(content, dict):
             content = _rename_keys(content) | {"arithmetic": ARITHMETIC}
-        return cls._validated(path, content)
+        return cls._validate(path, content)
 
     @classmethod
-    def _validated(cls, path: Path, content: Any) -> "Plan":
+    def _validate(cls, path: Path, content: Any) -> Self:
         try:
             return cls.model_validate_json(json.dumps(content))
         except ValidationError as error:
@@ -320,168 +311,28 @@ class Plan(Recipe):
 
 
 def _rename_keys(content: Any) -> Any:
-    """Give the settings of version 0.1.0 their present names."""
+    """Rename the settings of version 0.1.0."""
     if not isinstance(content, dict):
         return content
     names = {"least": "min_factor", "stable": "hold_fraction", "any_plan": "allow_plan_mismatch"}
     return {names.get(key, key): _rename_keys(value) for key, value in content.items()}
 
 
-def _content(path: Path) -> Any:
+def _read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text())
     except ValueError as error:
         raise DataError(f"{path}: is no plan ({error})") from error
 
 
-def make_plan(
-    recipe: Recipe,
-    method: Method,
-    population: Population,
-    seed: int = 0,
-    *,
-    provenance: dict[str, str] | None = None,
-    tuning: dict[str, Any] | None = None,
-    again: str = "",
-) -> Plan:
-    """Decide everything about a training, from public information alone.
-
-    ``again`` is any word that tells a second run of the same plan from the first, where both draw
-    on one ledger.
-
-    >>> from pacdp.methods import build_method
-    >>> from pacdp.tasks import Classification
-    >>> plan = make_plan(
-    ...     Recipe(
-    ...         training=Training(rounds=10, local_epochs=5, batch=16),
-    ...         privacy=Privacy(epsilon=(0.5, 0.1)),
-    ...     ),
-    ...     build_method("fixed"),
-    ...     Population(sizes={"north": 200, "south": 50}, shape=(13,), task=Classification(2)),
-    ... )
-    >>> [(c.batches, c.releases, round(c.noise_multiplier, 2)) for c in plan.clients]
-    [(13, 50, 49.72), (4, 50, 217.43)]
-    """
-    training, privacy, sizes = recipe.training, recipe.privacy, population.sizes
-    if not 0 <= seed < 2**63:
-        raise InputError(f"seed = {seed}: must be a whole number from 0 to 2^63 - 1")
-    counted = population.units or sizes
-    per_round = training.asked(len(sizes))
-    if per_round > len(sizes):
-        raise InputError(f"clients_per_round = {per_round}: must be at most {len(sizes)}")
-    cap = participation_cap(**training.asking(len(sizes)), rounds=training.rounds)
-    budgets = assign_budgets(privacy.epsilon, len(sizes), seed)
-    used = method.budgets(budgets)
-    clients = []
-    for (name, records), asked_for, epsilon in zip(sizes.items(), budgets, used, strict=True):
-        client = _client(name, records, counted[name], asked_for, epsilon, cap, training)
-        charges = method.specify_releases(
-            CalibrationRequest(
-                epsilon=epsilon,
-                delta=privacy.delta,
-                adjacency=Adjacency.parse(privacy.adjacency),
-                accountant=privacy.accountant,
-                scope=Scope.parse(privacy.scope),
-                participations=cap,
-                passes=client.passes,
-                steps=client.steps,
-                records=client.units,
-                budgets=used,
-            )
-        )
-        if privacy.spending.policy != "even" and method.private:
-            _refuse_moving(privacy, method, charges)
-        for number in range(training.rounds) if charges else ():
-            bound = method.bound(epsilon, round=number, rounds=training.rounds)
-            # Refused now, and not by a client that has paid.
-            check_clipping_bound(f"clipping bound of {name}", bound)
-        clients.append(
-            client.model_copy(
-                update={
-                    "charges": tuple(charges),
-                    "divisor": method.divisor(client.divisor, charges, client.units),
-                    "budget": asked_for if method.private else None,
-                }
-            )
-        )
-    made = Plan(
-        **vars(recipe.recipe),
-        arithmetic=ARITHMETIC,
-        data=population.data,
-        shape=population.shape,
-        task=population.task,
-        provenance=provenance or {},
-        tuning=tuning,
-        method=name_of(method),
-        settings=method.model_dump(mode="json"),
-        seed=seed,
-        unit=population.unit,
-        again=again,
-        clients=tuple(clients),
-    )
-    method.check_plan(made.terms)
-    return made
-
-
-def _refuse_moving(privacy: Privacy, method: Method, charges: Sequence[ReleaseSpec]) -> None:
-    """Refuse budgets that move where only even spending is covered."""
-    where = f"spending = {privacy.spending.policy}: must be even"
-    if any(charge.sampling_rate < 1 for charge in charges):
-        raise InputError(f"{where} for {method.name}, whose sampled releases are frozen as a whole")
-    if privacy.scope != "total" or method.label:
-        raise InputError(f"{where} where a budget does not cover the whole training")
-
-
+# Every client needs its releases in every round, and most clients share them.
 @lru_cache(maxsize=4096)
-def _budget(epsilon: float, delta: float, adjacency: Adjacency, unit: str) -> Guarantee:
-    # One for all who asked for the same.
-    return Guarantee(epsilon=epsilon, delta=delta, adjacency=adjacency, unit=unit)
-
-
-@lru_cache(maxsize=4096)
-def _release(
-    noise_multiplier: float,
-    sensitivity: float,
-    adjacency: Adjacency,
-    each: int,
-    sampling_rate: float,
-    unit: str,
-) -> Release:
-    # Each participation asks for the same few.
+def _build_release(spec: ReleaseSpec, scale: float, adjacency: Adjacency, unit: str) -> Release:
     return Release(
-        noise_multiplier=noise_multiplier,
-        sensitivity=sensitivity,
+        noise_multiplier=spec.noise_multiplier * scale,
+        sensitivity=spec.sensitivity,
         adjacency=adjacency,
-        count=each,
-        sampling_rate=sampling_rate,
+        count=spec.each,
+        sampling_rate=spec.sampling_rate,
         unit=unit,
-    )
-
-
-def _client(
-    name: str,
-    records: int,
-    units: int,
-    budget: float,
-    epsilon: float,
-    cap: int,
-    training: Training,
-) -> ClientPlan:
-    if not 1 <= units <= records:
-        raise InputError(
-            f"client {name}: has {records} records of {units} units, must have at least one of each"
-        )
-    batches = 1 if training.batch == "full" else math.ceil(units / training.batch)
-    steps = training.local_steps or batches * (training.local_epochs or 1)
-    return ClientPlan(
-        name=name,
-        records=records,
-        units=units,
-        budget=budget,
-        epsilon=epsilon,
-        participations=cap,
-        batches=batches,
-        steps=steps,
-        divisor=units / batches,
-        charges=(),
     )

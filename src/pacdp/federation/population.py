@@ -1,4 +1,4 @@
-"""The clients of a federation, as far as everybody may know them."""
+"""The public facts about the clients of a federation."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ from pacdp.validation import require_name
 
 @dataclass(frozen=True, kw_only=True)
 class Population:
-    """Who takes part, with how many records of which shape and for which task. All of it is public.
+    """Who takes part, with how many records, of which shape and for which task. All is public.
 
-    ``sizes`` are the clients' numbers of records; ``units`` those of persons (or whatever ``unit``
-    says), where several records belong to one and a budget protects all of them.
+    ``sizes`` are the clients' numbers of records. Where several records belong to one person (or
+    another ``unit``) and a budget protects them together, ``units`` are the numbers of units.
     """
 
     sizes: Mapping[str, int]
@@ -23,7 +23,7 @@ class Population:
     unit: str = "record"
     units: Mapping[str, int] | None = None
     data: str = "data"
-    """What the data are called, in plans and ledgers."""
+    """The name of the data in plans and ledgers."""
 
     def __post_init__(self) -> None:
         if not self.sizes:
@@ -31,12 +31,12 @@ class Population:
         require_name("unit", self.unit)
         if (self.units is None) != (self.unit == "record"):
             raise InputError(
-                f"unit = {self.unit!r}: the number of units must be given just where there are"
+                f"unit = {self.unit!r}: units must be given if it is not record, and only then"
             )
 
     @classmethod
     def of(cls, dataset: Dataset, partition: Partition, *, data: str | None = None) -> "Population":
-        """The clients among whom a data set is partitioned.
+        """Return the clients of a partitioned data set.
 
         >>> from pacdp.data import load_dataset, partition_records
         >>> heart = load_dataset("heart")

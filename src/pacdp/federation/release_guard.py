@@ -1,4 +1,4 @@
-"""The guard that every engine passes: a release leaves only if exactly this one was paid for."""
+"""The guard that every engine passes: only releases that were paid for may leave."""
 
 from collections.abc import Iterable
 
@@ -9,13 +9,13 @@ from pacdp.errors import BudgetExceededError
 from pacdp.federation.plan import Plan
 from pacdp.privacy import Adjacency, Release
 
-# The units that a release depends on: their positions, or all of them.
+# The units that a release depends on: their indices, or all of them.
 Units = NDArray[np.int64] | slice
 ALL_UNITS = slice(None)
 
 
 class ReleaseGuard:
-    """Compares the releases of one participation with those that its client has paid for."""
+    """Compares the releases of one participation with what its client has paid for."""
 
     def __init__(self, plan: Plan, client: int, *, scale: float) -> None:
         self._client = plan.clients[client]
@@ -23,7 +23,7 @@ class ReleaseGuard:
         self._times = np.zeros((len(self._paid), self._client.units), np.int64)
 
     def paid(self, index: int) -> Release:
-        """The release of this index in the method's list of charges; refused if there is none."""
+        """Return the release that was paid for at this index; refused if there is none."""
         if index >= len(self._paid):
             raise BudgetExceededError(f"client {self._client.name}: has no budget to release from")
         return self._paid[index]
@@ -45,12 +45,11 @@ class ReleaseGuard:
         be released more often than that. The divisor must be public: the plan's, or 1.
         """
         paid, name = self.paid(index), self._client.name
-        same = (adjacency, unit, sensitivity, sampling_rate) == (
-            *(paid.adjacency, paid.unit, paid.sensitivity, paid.sampling_rate),
-        )
-        for chosen in units if same else ():
+        expected = (paid.adjacency, paid.unit, paid.sensitivity, paid.sampling_rate)
+        matches = (adjacency, unit, sensitivity, sampling_rate) == expected
+        for chosen in units if matches else ():
             self._times[index, chosen] += 1
-        if not same or self._times[index].max() > paid.count:
+        if not matches or self._times[index].max() > paid.count:
             raise BudgetExceededError(
                 f"client {name}: this release was not paid for; paid are {paid.count} of each "
                 f"{paid.unit}"

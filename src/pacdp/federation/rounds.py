@@ -1,4 +1,4 @@
-"""The round loop: ask, combine, and tell the callbacks. There is no other."""
+"""The round loop, shared by all servers, transports and engines."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -9,24 +9,24 @@ from pacdp.federation.transports.base import Transport
 
 
 class Callback(Protocol):
-    """Anything that happens after a round: evaluation, checkpoints, progress, logging."""
+    """Something that is done after each round: evaluation, checkpoints, progress, logging."""
 
     def after_round(self, outcome: RoundOutcome) -> None:
-        """Called once for each round, when the server's model has moved."""
+        """Called once for each round, after the server has updated its model."""
 
 
 class RoundServer(Protocol):
-    """What the loop needs of a server."""
+    """The part of a server that the loop uses."""
 
     @property
     def rounds(self) -> int:
-        """How many rounds are planned."""
+        """The planned number of rounds."""
 
     def participants(self, round: int) -> Sequence[int]:  # noqa: A002
-        """The clients that are asked in a round."""
+        """Return the clients that are asked in a round."""
 
     def broadcast(self, round: int) -> Broadcast:  # noqa: A002
-        """What is sent to them."""
+        """Return what is sent to them."""
 
     def complete_round(
         self,
@@ -34,7 +34,7 @@ class RoundServer(Protocol):
         asked: Sequence[int],
         answers: Answers,
     ) -> RoundOutcome:
-        """Combine what came back."""
+        """Combine the answers."""
 
 
 def run_rounds(
@@ -44,7 +44,7 @@ def run_rounds(
     *,
     start: int = 0,
 ) -> None:
-    """Run all rounds from ``start`` on: ask the clients, combine their answers, call back."""
+    """Run all rounds from ``start``: ask clients, combine their answers, and call the callbacks."""
     for number in range(start, server.rounds):
         client_ids = server.participants(number)
         answers = transport.ask(server.broadcast(number), client_ids)

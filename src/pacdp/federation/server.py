@@ -1,6 +1,6 @@
-"""The server: asks, combines what it gets, and never sees more than that.
+"""The server: broadcasts the model and combines the replies.
 
-Everything here is post-processing of noised values, so none of it costs privacy.
+Everything here is post-processing of noised values, so it costs no privacy.
 """
 
 import math
@@ -24,20 +24,20 @@ from pacdp.validation import FloatArray
 
 @dataclass(frozen=True, kw_only=True)
 class RoundOutcome:
-    """What happened in a round."""
+    """Who answered in a round, and who did not."""
 
     round: int
     asked: tuple[int, ...]
     answered: tuple[int, ...]
     refused: tuple[int, ...]
     failed: tuple[int, ...]
-    """Those that sent nothing, or nothing that could be used."""
+    """Clients that sent nothing, or nothing usable."""
     clipping_bound: float | None = None
-    """The bound in use, where it follows noised values."""
+    """The clipping bound of the round, where it follows noised statistics."""
 
 
 class Server:
-    """The model as it stands, and how it moves."""
+    """The current model, and how it is updated."""
 
     def __init__(self, plan: Plan, initial: Tensors, *, noise: NoiseOf | None = None) -> None:
         self.plan = plan
@@ -46,29 +46,30 @@ class Server:
             rounds=plan.rounds, clients=plan.clients, delta=plan.privacy.delta
         )
         self._model = {name: value.clone() for name, value in initial.items()}
-        self._move = ParameterOptimizer.of_server(plan.server, self._model)
+        self._optimizer = ParameterOptimizer.of_server(plan.server, self._model)
         self.shared_state = plan.algorithm.initial_state(len(plan.clients))
         self.spoiled: list[int] = []
-        self._average = AveragedModel(plan)
+        self._average: Tensors | None = None
+        self._averaged = 0
 
     def broadcast(self, round: int) -> Broadcast:  # noqa: A002
-        """What is sent to the clients of a round."""
+        """Return what is sent to the clients of a round."""
         model = {name: value.clone() for name, value in self._model.items()}
         if self._broadcast_noise:
             sent = Bounded(values=model, bound=1.0, sensitivity=1.0, adjacency=self.plan.adjacency)
             model = release(sent, z=self._broadcast_noise, divisor=1.0, noise=self._noise(round))
-            # What was sent is the model from now on: updates are from there.
+            # Updates are relative to what was sent, so it is the model from now on.
             for name, value in self._model.items():
                 value.copy_(model[name])
         return Broadcast(round, model, self.shared_state)
 
     @property
     def rounds(self) -> int:
-        """How many rounds are planned."""
+        """The planned number of rounds."""
         return self.plan.rounds
 
     def participants(self, round: int) -> Sequence[int]:  # noqa: A002
-        """The clients that are asked in a round."""
+        """Return the clients that are asked in a round."""
         return self.plan.participants(round)
 
     def complete_round(
@@ -77,7 +78,7 @@ class Server:
         asked: Sequence[int],
         answers: Answers,
     ) -> RoundOutcome:
-        """Combine what came back from the clients that were asked, and say what happened."""
+        """Combine the answers of the clients that were asked, and return the outcome."""
         strangers = [who for who, answer in answers.items() if not who == answer.client in asked]
         if strangers:
             raise InputError(f"answers: client {strangers[0]} was not asked in round {round + 1}")
@@ -97,10 +98,10 @@ class Server:
         )
 
     def combine(self, replies: Sequence[Reply]) -> None:
-        """Move the model by the weighted mean of the updates; without replies it stays.
+        """Update the model by the weighted mean of the updates; without replies it stays.
 
-        Updates that are not finite would spoil the model for good and are left out; ``spoiled``
-        says whose they were.
+        Updates that are not finite would ruin the model for good and are left out; ``spoiled``
+        lists the clients that sent them.
         """
         rounds = {reply.round for reply in replies}
         if len(rounds) > 1:
@@ -110,7 +111,7 @@ class Server:
         replies = self._usable(replies)
         if replies:
             mean = self._mean_update(replies)
-            self._move({name: -value for name, value in mean.items()})
+            self._optimizer({name: -value for name, value in mean.items()})
             self.shared_state = self.plan.algorithm.update_state(
                 self.shared_state,
                 {r.client: (self.plan.clients[r.client], r.released) for r in replies},
@@ -131,60 +132,43 @@ class Server:
         return {name: _weighted_mean(name, replies, weights) for name in self._model}
 
     def finish_round(self, round: int) -> None:  # noqa: A002
-        """Take the model into the average of the last rounds, if the plan wants one."""
-        self._average.add(round, self._model)
+        """Add the model to the average of the last rounds, if the plan asks for one."""
+        averaged_rounds = math.ceil(self.plan.server.average_last * self.plan.rounds - 1e-9)
+        if round < self.plan.rounds - averaged_rounds:
+            return
+        self._averaged += 1
+        if self._average is None:
+            self._average = {name: value.clone() for name, value in self._model.items()}
+        for name, value in self._average.items():
+            value.lerp_(self._model[name], 1 / self._averaged)
 
     def state(self) -> dict[str, Any]:
-        """All that the next round depends on."""
+        """Return everything that the next round depends on."""
         return {
             "model": self._model,
-            "optimiser": self._move.state(),
-            "average": self._average.model,
-            "averaged": self._average.count,
+            "optimiser": self._optimizer.state(),
+            "average": self._average,
+            "averaged": self._averaged,
             "public": dict(self.shared_state),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Stand where :meth:`state` was taken."""
+        """Restore a state that :meth:`state` returned."""
         for name, value in self._model.items():
             value.copy_(state["model"][name])
-        self._move.restore(state["optimiser"])
-        self._average.model, self._average.count = state["average"], state["averaged"]
+        self._optimizer.restore(state["optimiser"])
+        self._average, self._averaged = state["average"], state["averaged"]
         self.shared_state = state["public"]
 
     @property
     def model(self) -> Tensors:
-        """The model to be used: the average of the last rounds, or the last one."""
-        chosen = self._average.of(self._model)
+        """The final model: the average of the last rounds, or the last one."""
+        chosen = self._model if self._average is None else self._average
         return {name: value.detach().clone() for name, value in chosen.items()}
 
 
-class AveragedModel:
-    """The mean of the models of the last rounds, if the plan wants one."""
-
-    def __init__(self, plan: Plan) -> None:
-        wanted = math.ceil(plan.server.average_last * plan.rounds - 1e-9)
-        self._start = plan.rounds - wanted
-        self.model: Tensors | None = None
-        self.count = 0
-
-    def add(self, round: int, model: Tensors) -> None:  # noqa: A002
-        """Take in the model as it stands after a round."""
-        if round < self._start:
-            return
-        self.count += 1
-        if self.model is None:
-            self.model = {name: value.clone() for name, value in model.items()}
-        for name, value in self.model.items():
-            value.lerp_(model[name], 1 / self.count)
-
-    def of(self, model: Tensors) -> Tensors:
-        """The mean, or the last model where there is none."""
-        return model if self.model is None else self.model
-
-
 def _weighted_mean(name: str, replies: Sequence[Reply], weights: FloatArray) -> Tensor:
-    """The weighted mean of one parameter's updates."""
+    """Return the weighted mean of one parameter's updates."""
     total = torch.zeros_like(replies[0].update[name])
     for reply, weight in zip(replies, weights.tolist(), strict=True):
         total.add_(reply.update[name].to(total), alpha=weight)

@@ -1,7 +1,7 @@
-"""Algorithm 1 from beginning to end, in one process.
+"""Simulation of a whole federation (Algorithm 1) in one process.
 
-Clients are those of a real federation; only the noise is seeded and the books are kept in memory.
-Clients with a durable ledger use the operating system's noise instead.
+The clients are those of a real federation, except that their noise is seeded and their ledgers are
+kept in memory. Clients with a durable ledger use the operating system's noise instead.
 """
 
 import time
@@ -15,7 +15,7 @@ from torch import nn
 from pacdp.data import Dataset, Partition
 from pacdp.errors import BudgetExceededError, InputError
 from pacdp.federation.checkpoint import Checkpoint, CheckpointState
-from pacdp.federation.client import require_ledger, simulated_noise
+from pacdp.federation.client import freeze_sampled, require_ledger, simulated_noise
 from pacdp.federation.engines.base import choose_engine
 from pacdp.federation.evaluation import accuracy_by_client, predict
 from pacdp.federation.local_model import LocalModel, Tensors
@@ -27,7 +27,7 @@ from pacdp.federation.transports import InProcessTransport, UnreliableTransport
 from pacdp.privacy import Ledger, Release
 from pacdp.privacy.filter import list_releases
 
-# Called with each round when it is over.
+# Called with the result of each round.
 Observer = Callable[[RoundResult], None]
 
 
@@ -46,15 +46,15 @@ def simulate(
     make_model: Callable[[], nn.Module] | None = None,
     engine: str = "auto",
 ) -> Result:
-    """Run the plan on the clients of a partition.
+    """Train a plan on the clients of a partition.
 
-    ``ledgers`` are the clients' ledgers; by default they are kept in memory. With durable ledgers
-    noise comes from the operating system, so no two runs are the same. ``failure_rate`` is the
-    probability that a client that is asked fails: half of those before they have paid, half after,
-    when the release is paid for and lost. With a ``checkpoint`` the run goes on where it stood.
-    ``make_model`` gives a model of one's own. ``engine`` says how a round is computed
-    (:mod:`pacdp.federation.engines.base`): the numbers are the same to rounding, and
-    ``serial`` is for debugging.
+    By default the clients' ``ledgers`` are kept in memory. With durable ledgers noise comes from
+    the operating system, so no two runs are the same. ``failure_rate`` is the probability that a
+    client that is asked fails: half of them before they pay, the others afterwards, when a release
+    is paid for and lost. ``on_round`` is called with the result of each round. With a
+    ``checkpoint`` the run resumes after the last saved round. ``make_model`` builds a custom model.
+    ``engine`` names the engine (:mod:`pacdp.federation.engines.base`): numbers are the same up to
+    rounding, and ``serial`` is for debugging.
 
     >>> from pacdp.data import load_dataset, partition_records
     >>> from pacdp.federation import Population, Privacy, Recipe, Training, make_plan
@@ -71,31 +71,26 @@ def simulate(
     """
     if checkpoint is not None and ledgers is not None:
         raise InputError("checkpoint: what ledgers have paid for cannot be done again")
-    if ledgers is not None and len(ledgers) != len(plan.clients):
-        raise InputError(f"ledgers: are {len(ledgers)}, must be {len(plan.clients)}, one a client")
+    given = [None] * len(plan.clients) if ledgers is None else ledgers
+    if len(given) != len(plan.clients):
+        raise InputError(f"ledgers: are {len(given)}, must be {len(plan.clients)}, one a client")
     local_model = LocalModel(plan, device=device, make_model=make_model)
-    ledgers = [
-        require_ledger(plan, client, None if ledgers is None else ledgers[client])
-        for client in range(len(plan.clients))
-    ]
-    computing = choose_engine(
-        engine, local_model, make=lambda: LocalModel(plan, device=device, make_model=make_model)
-    )
-    first = local_model.state() if initial is None else initial
-    # No client has this number.
-    server = Server(plan, first, noise=simulated_noise(plan.seed, -1))
+    ledgers = [require_ledger(plan, client, ledger) for client, ledger in enumerate(given)]
+    chosen_engine = choose_engine(engine, local_model)
+    first_model = local_model.state() if initial is None else initial
+    # No client has the number -1.
+    server = Server(plan, first_model, noise=simulated_noise(plan.seed, -1))
     history = _History(server, local_model, dataset, ledgers, evaluate_every=evaluate_every)
     callbacks: list[Callback] = [history]
     if checkpoint is not None:
-        kept = _Checkpointing(checkpoint, server, history, engine=computing.name)
-        kept.resume()
-        callbacks.append(kept)
+        saver = _CheckpointSaver(checkpoint, server, history, engine=chosen_engine.name)
+        saver.resume()
+        callbacks.append(saver)
     if on_round is not None:
-        callbacks.append(_Observing(history, on_round))
+        callbacks.append(_Reporter(history, on_round))
+    records = partition.client_records(dataset)
     transport = UnreliableTransport(
-        InProcessTransport(
-            local_model, partition.client_records(dataset), ledgers, engine=computing
-        ),
+        InProcessTransport(local_model, records, ledgers, engine=chosen_engine),
         failure_rate=failure_rate,
         seed=plan.seed,
     )
@@ -121,7 +116,7 @@ def simulate(
 
 
 class _History:
-    """Writes a row for each round, with the model's metrics where it is evaluated."""
+    """Collects the results of rounds, and evaluates the model."""
 
     def __init__(
         self,
@@ -145,11 +140,11 @@ class _History:
 
     @property
     def seconds(self) -> float:
-        """How long the run has taken so far."""
+        """Duration of the run so far."""
         return time.perf_counter() - self.started
 
     def after_round(self, outcome: RoundOutcome) -> None:
-        """Count who refused and who failed, and add the round's row."""
+        """Add the result of a round, and count refusals and failures."""
         plan = self._server.plan
         self.refused.update(outcome.refused)
         self.failed.update(outcome.failed)
@@ -161,7 +156,7 @@ class _History:
                 round=outcome.round + 1,
                 asked=len(outcome.asked),
                 answered=len(outcome.answered),
-                epsilon_spent=_spent(self.ledgers),
+                epsilon_spent=_largest_epsilon(self.ledgers),
                 adjacency=plan.privacy.adjacency,
                 seconds=seconds,
                 clipping_bound=outcome.clipping_bound,
@@ -170,7 +165,7 @@ class _History:
         )
 
     def predict(self) -> NDArray[Any]:
-        """What the model answers to the test records."""
+        """Predict the test records with the present model."""
         if self._predicted is None:
             self._local_model.load(self._server.model)
             task = self._server.plan.task
@@ -178,8 +173,8 @@ class _History:
         return self._predicted
 
 
-class _Checkpointing:
-    """Saves the whole state after each round, and takes up a run where it was saved."""
+class _CheckpointSaver:
+    """Saves the whole state after each round, and resumes a run from it."""
 
     def __init__(
         self, checkpoint: Checkpoint, server: Server, history: _History, *, engine: str
@@ -188,14 +183,14 @@ class _Checkpointing:
         self._engine = engine
 
     def resume(self) -> None:
-        """Bring server, ledgers and history to where the last saved round left them."""
+        """Restore server, ledgers and history after the last saved round."""
         saved, history = self._checkpoint.load(), self._history
         if saved is None:
             return
         if saved.engine != self._engine:
             raise InputError(f"engine = {self._engine}: must be {saved.engine}, as it was begun")
         self._server.restore(saved.server)
-        _replay(self._server.plan, history.ledgers, saved.made)
+        _restore_ledgers(self._server.plan, history.ledgers, saved.made)
         history.rows = [RoundResult.from_json(row) for row in saved.history]
         history.refused.update(saved.refused)
         history.failed.update(saved.failed)
@@ -209,7 +204,7 @@ class _Checkpointing:
                 round=outcome.round + 1,
                 server=self._server.state(),
                 engine=self._engine,
-                made=_made(self._server.plan, history.ledgers),
+                made=_list_spent(self._server.plan, history.ledgers),
                 refused=dict(history.refused),
                 failed=dict(history.failed),
                 history=[row.to_json() for row in history.rows],
@@ -218,19 +213,19 @@ class _Checkpointing:
         )
 
 
-class _Observing:
-    """Tells an observer each row."""
+class _Reporter:
+    """Passes the result of each round on to a function."""
 
-    def __init__(self, history: _History, observe: Observer) -> None:
-        self._history, self._observe = history, observe
+    def __init__(self, history: _History, on_round: Observer) -> None:
+        self._history, self._on_round = history, on_round
 
     def after_round(self, outcome: RoundOutcome) -> None:
-        """Pass the newest row on."""
-        self._observe(self._history.rows[-1])
+        """Pass on the latest result."""
+        self._on_round(self._history.rows[-1])
 
 
-def _made(plan: Plan, ledgers: Sequence[Ledger | None]) -> dict[int, list[dict[str, Any]]]:
-    """The releases that each client has paid for."""
+def _list_spent(plan: Plan, ledgers: Sequence[Ledger | None]) -> dict[int, list[dict[str, Any]]]:
+    """List the releases that each client has paid for."""
     return {
         number: [release.to_dict() for release in list_releases(ledger.count_releases(plan.run))]
         for number, ledger in enumerate(ledgers)
@@ -238,28 +233,24 @@ def _made(plan: Plan, ledgers: Sequence[Ledger | None]) -> dict[int, list[dict[s
     }
 
 
-def _replay(
-    plan: Plan, ledgers: Sequence[Ledger | None], made: Mapping[int, list[dict[str, Any]]]
+def _restore_ledgers(
+    plan: Plan, ledgers: Sequence[Ledger | None], spent: Mapping[int, list[dict[str, Any]]]
 ) -> None:
-    """Bring new books to where they stood."""
-    for number, releases in made.items():
+    """Charge new ledgers with the releases that were paid for before."""
+    for number, releases in spent.items():
         ledger = ledgers[number]
-        if ledger is None or not releases:
-            continue
-        for release in plan.planned_releases(number):
-            if release.sampled:
-                whole = release.times(release.count * plan.clients[number].participations)
-                ledger.freeze(whole, run=plan.run, label=plan.label)
-        again = [Release(**values) for values in releases]
-        ledger.reserve(*again, run=plan.run, label=plan.label)
+        if ledger is not None and releases:
+            freeze_sampled(plan, number, ledger, plan.planned_releases(number))
+            again = [Release(**values) for values in releases]
+            ledger.reserve(*again, run=plan.run, label=plan.label)
 
 
-def _spent(ledgers: Sequence[Ledger | None]) -> float | None:
-    """The most that any client has been charged so far."""
+def _largest_epsilon(ledgers: Sequence[Ledger | None]) -> float | None:
+    """Return the largest ε that any client has been charged so far."""
     states = [ledger.filter for ledger in ledgers if ledger is not None]
     # A sampled plan is charged as a whole when it is frozen: at most its budget.
-    whole = [state.budget.epsilon for state in states if state.frozen]
-    single = [state for state in states if not state.frozen]
-    # Under one δ the largest μ is the largest ε, and inverting one curve is enough.
-    largest = sorted(single, key=lambda state: state.mu_charged)[-1:]
-    return max([*whole, *(state.realised.epsilon for state in largest)], default=None)
+    frozen = [state.budget.epsilon for state in states if state.frozen]
+    # All have the same δ, so the largest μ has the largest ε, and one conversion is enough.
+    others = [state for state in states if not state.frozen]
+    largest = sorted(others, key=lambda state: state.mu_charged)[-1:]
+    return max([*frozen, *(state.realised.epsilon for state in largest)], default=None)

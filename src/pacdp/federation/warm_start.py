@@ -1,7 +1,7 @@
-"""A first model from public data.
+"""A warm start: a first model that was trained on public data.
 
-It costs nothing, and it carries much of the accuracy: so the accuracy before any private record is
-read is always printed beside the result.
+It costs no privacy and accounts for much of the accuracy, so the accuracy before any private record
+is read is always reported beside the result.
 """
 
 import numpy as np
@@ -42,6 +42,6 @@ def train_warm_start(
 def evaluate_initial_model(
     local_model: LocalModel, model: Tensors, test: Dataset
 ) -> dict[str, float]:
-    """How good a first model is on the test records of the task."""
+    """Evaluate a first model on the test records of the task."""
     local_model.load(model)
     return evaluate(local_model.model, test.test, local_model.plan.task, device=local_model.device)

@@ -1,10 +1,10 @@
-"""What a client's update counts, over those who answered.
+"""Aggregation weights of the clients that answered.
 
-All of it is public: sizes, budgets and noise. With equal budgets the rules by noise are those by
-size, so that nobody loses where there is nothing to gain. Inverse variance gains most where clients
-are alike and loses under label skew, because it all but leaves out those who ask for much privacy,
-and so, less, does ``inverse-noise``. ``tempered``, the default, listens to nobody more than twice
-as much as to the median client of the same size.
+They depend on public facts only: sizes, budgets and noise. With equal budgets the rules by noise
+equal the rule by size. Inverse variance gains most where clients are alike and loses under label
+skew, because it nearly ignores clients with small budgets; ``inverse-noise`` does so to a lesser
+degree. ``tempered``, the default, weights no client more than twice as much as the median client of
+the same size.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ def client_weights(
     scales: Sequence[float] | None = None,
     shared_state: SharedState | None = None,
 ) -> FloatArray:
-    """One weight for each client that answered; they add up to one.
+    """Return one weight for each client that answered; they add up to one.
 
     ====================  ===============================================
     ``size``              n_i, the paper's
@@ -34,37 +34,34 @@ def client_weights(
     ``inverse-variance``  (divisor_i/(z_i·C_i))², whatever the size
     ====================  ===============================================
 
-    Methods without noise weigh by size. ``scales`` are those of the noise, where budgets move.
+    Methods without noise weight by size. ``scales`` are the noise scales under uneven spending.
     ``shared_state`` is the method's state on the server at the time the clients were asked: if
-    clipping bounds depend on it, C_i is the bound that was in use.
+    clipping bounds depend on it, C_i is the bound of that time.
     """
     clients = [plan.clients[number] for number in answered]
     sizes = np.array([client.records for client in clients], float)
-    noises = [client.noise_multiplier for client in clients]
-    known = np.array([noise for noise in noises if noise is not None], float)
-    if len(known) < len(clients):
+    if any(client.noise_multiplier is None for client in clients):
         return sizes / sizes.sum()
+    noise = np.array([client.noise_multiplier for client in clients], float)
     if scales is not None:
-        known *= scales
+        noise *= scales
+    raw = sizes
     rule = plan.server.weights
     if rule == "epsilon":
         raw = sizes * np.array([client.epsilon for client in clients])
     elif rule == "inverse-noise":
-        raw = sizes / known
+        raw = sizes / noise
     elif rule == "tempered":
         everyone = [client.noise_multiplier or 0.0 for client in plan.clients]
-        raw = sizes / (known**2 + np.median(everyone) ** 2)
+        raw = sizes / (noise**2 + np.median(everyone) ** 2)
     elif rule == "inverse-variance":
         method = plan.algorithm
         state = method.initial_state(len(plan.clients)) if shared_state is None else shared_state
-        planned = [
-            method.bound(client.epsilon, round=round, rounds=plan.rounds) for client in clients
-        ]
         bounds = [
-            method.current_bound(bound, state, client)
-            for bound, client in zip(planned, answered, strict=True)
+            method.current_bound(
+                method.bound(client.epsilon, round=round, rounds=plan.rounds), state, number
+            )
+            for number, client in zip(answered, clients, strict=True)
         ]
-        raw = (np.array([client.divisor for client in clients]) / (known * bounds)) ** 2
-    else:
-        raw = sizes
+        raw = (np.array([client.divisor for client in clients]) / (noise * bounds)) ** 2
     return raw / raw.sum()

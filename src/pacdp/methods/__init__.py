@@ -1,4 +1,4 @@
-"""PAC-DP and what it is compared with, one file each, under one contract."""
+"""PAC-DP and the baselines that it is compared with, behind one interface."""
 
 from pacdp.methods.base import (
     Answer,

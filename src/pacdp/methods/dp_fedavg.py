@@ -1,4 +1,4 @@
-"""DP-FedAvg: one clipping bound and one budget for all."""
+"""DP-FedAvg: one clipping bound and one budget for all clients."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -7,10 +7,10 @@ from pacdp.methods.fixed import Fixed
 
 
 class DpFedAvg(Fixed):
-    """Fixed C, and for everyone the smallest budget of all.
+    """A constant clipping bound, and the smallest budget of all for everyone.
 
-    It is the only uniform budget that keeps every client's promise: the difference to ``fixed``
-    is what personal budgets buy.
+    This is the only uniform budget that respects every client's own, so the difference to ``fixed``
+    shows what personal budgets gain.
 
     >>> DpFedAvg().budgets([0.5, 0.01, 0.05])
     [0.01, 0.01, 0.01]
@@ -19,5 +19,5 @@ class DpFedAvg(Fixed):
     name: ClassVar[str] = "dp-fedavg"
 
     def budgets(self, budgets: Sequence[float]) -> list[float]:
-        """The smallest of all, for each."""
+        """Return the smallest budget for each client."""
         return [min(budgets)] * len(budgets)

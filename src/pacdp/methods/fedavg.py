@@ -1,4 +1,4 @@
-"""FedAvg without privacy: the ceiling."""
+"""FedAvg without privacy: the upper reference."""
 
 from typing import ClassVar
 
@@ -6,7 +6,7 @@ from pacdp.methods.base import Answer, CalibrationRequest, ClientContext, Method
 
 
 class FedAvg(Method):
-    """No clipping, no noise, no ledger, and no ε.
+    """Federated averaging without clipping, noise, ledger or ε.
 
     >>> FedAvg().private
     False
@@ -16,11 +16,20 @@ class FedAvg(Method):
     private: ClassVar[bool] = False
 
     def specify_releases(self, request: CalibrationRequest) -> list[ReleaseSpec]:
-        """None: nothing is noised."""
+        """Return nothing: no noise is added."""
         return []
 
     def train(self, context: ClientContext) -> Answer:
-        """Ordinary local training."""
-        for batch in context.batches():
-            context.step(context.plain_mean(batch))
+        """Train without clipping or noise."""
+        train_plainly(context)
         return Answer(context.update())
+
+
+def train_plainly(context: ClientContext) -> None:
+    """Train on the local batches without clipping or noise.
+
+    Afterwards the local model depends on every record, and nothing guards what is sent of it but
+    the release of the whole.
+    """
+    for batch in context.batches():
+        context.step(context.plain_mean(batch))

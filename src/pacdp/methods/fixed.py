@@ -1,4 +1,4 @@
-"""One constant clipping bound for everyone and every round."""
+"""One constant clipping bound for all clients and rounds."""
 
 from typing import ClassVar
 
@@ -8,7 +8,7 @@ from pacdp.methods.base import Method
 
 
 class Fixed(Method):
-    """The contract with one constant C, each client at its own budget.
+    """Personal budgets with one constant clipping bound C.
 
     >>> Fixed(clipping_bound=5.0).bound(0.1, round=3, rounds=10)
     5.0
@@ -19,5 +19,5 @@ class Fixed(Method):
     clipping_bound: float = Field(1.0, gt=0, allow_inf_nan=False, description="C.")
 
     def bound(self, epsilon: float, *, round: int, rounds: int) -> float:  # noqa: A002
-        """C, whatever the budget and the round."""
+        """Return C for every budget and round."""
         return self.clipping_bound

@@ -1,4 +1,4 @@
-"""A reading of the paper that reaches its accuracies, and what it is worth."""
+"""A reading of the paper that reaches its accuracies, with its true privacy cost."""
 
 import math
 from typing import ClassVar
@@ -12,12 +12,12 @@ from pacdp.methods.nbafl import Nbafl
 
 
 class NoiseOnce(Nbafl):
-    """Ordinary local training; then the noise of a single step, once, on the whole update.
+    """Train locally without noise; then add the noise of a single step once, to the whole update.
 
-    Nothing is clipped or noised on the way. The update is clipped as a whole to the length of so
-    many clipped steps, lr·C·steps, and one record can turn it into any other of that length: S is
-    twice that. The noise of a single step is lr·z·C/B with the classic z = √(2 ln(1.25/δ))/ε. The
-    ledger is charged what this really costs, and its rows carry the label.
+    The update is clipped as a whole to the norm of all clipped steps together, lr·C·steps, and one
+    record can turn it into any other of that norm: S is twice that. The noise of a single step is
+    lr·z·C/B with the classic z = √(2 ln(1.25/δ))/ε. The ledger is charged the true cost, and its
+    entries carry the label.
 
     >>> NoiseOnce(clipping_bound=1.275).label
     'noise-once'
@@ -31,7 +31,7 @@ class NoiseOnce(Nbafl):
     )
 
     def specify_releases(self, request: CalibrationRequest) -> list[ReleaseSpec]:
-        """One upload a participation: lr·C cancels, and z/(B·steps) is left of σ over its bound."""
+        """Return one upload per participation: lr·C cancels, so σ over its bound is z/(B·steps)."""
         if request.steps % request.passes:
             raise InputError(
                 "noise-once: needs whole local epochs, so that batches are of one size"

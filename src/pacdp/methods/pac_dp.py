@@ -13,7 +13,7 @@ from pacdp.schedule import Schedule
 
 
 class PacDp(Method):
-    """Personalised adaptive clipping: C_i^t = F(ε_i)·λ(t), from public things alone.
+    """Personalised adaptive clipping: C_i^t = F(ε_i)·λ(t), from public information only.
 
     >>> method = PacDp(curve=Curve(family="power", coefficients=(0.5, 0.25)))
     >>> method.bound(1.0, round=0, rounds=10), round(method.bound(1.0, round=8, rounds=10), 3)
@@ -38,39 +38,38 @@ class PacDp(Method):
 
     @classmethod
     def settings_at(cls, bound: float | None, searched: Mapping[str, Any]) -> dict[str, Any]:
-        """One bound for all budgets, until F is fitted, and a kind of schedule."""
+        """Return one bound for all budgets, until F is fitted, and a kind of schedule."""
         constant = {"family": "power", "coefficients": [bound, 0.0]}
         return {"curve": constant, "schedule": {"kind": searched["schedule"]}}
 
     def check_plan(self, terms: Mapping[str, Any]) -> None:
-        """Refuse a plan other than the one that the curve was made for."""
-        made_for = self.curve.evidence.plan
-        if not made_for or self.allow_plan_mismatch:
+        """Refuse a plan other than the one that the curve was fitted for."""
+        fitted_for = self.curve.evidence.plan
+        if not fitted_for or self.allow_plan_mismatch:
             return
         wanted = {**terms, "schedule": self.schedule.model_dump(mode="json")}
-        apart = differences({key: made_for.get(key) for key in wanted}, wanted)
-        if apart:
+        changes = differences({key: fitted_for.get(key) for key in wanted}, wanted)
+        if changes:
             raise InputError(
-                f"curve: was made for another plan ({'; '.join(apart)}); fit one for this plan, or "
-                "say allow_plan_mismatch = true"
+                f"curve: was made for another plan ({'; '.join(changes)}); fit one for this plan, "
+                "or say allow_plan_mismatch = true"
             )
 
     def bound(self, epsilon: float, *, round: int, rounds: int) -> float:  # noqa: A002
-        """F(ε_i)·λ(t)."""
+        """Return F(ε_i)·λ(t)."""
         return self.curve(epsilon) * self.schedule.factor(round, rounds=rounds)
 
 
-def differences(made_for: Any, wanted: Any, where: str = "") -> list[str]:
-    """Where two nested settings differ, in words.
+def differences(old: Any, new: Any, where: str = "") -> list[str]:
+    """Describe where two nested settings differ.
 
     >>> differences({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 3}})
     ['a.c is 3, but was 2']
     """
-    if isinstance(made_for, Mapping) and isinstance(wanted, Mapping):
-        keys = dict.fromkeys([*wanted, *made_for])
-        parts = [
-            differences(made_for.get(key), wanted.get(key), f"{where}.{key}".lstrip("."))
-            for key in keys
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        return [
+            change
+            for key in dict.fromkeys([*new, *old])
+            for change in differences(old.get(key), new.get(key), f"{where}.{key}".lstrip("."))
         ]
-        return [one for part in parts for one in part]
-    return [] if made_for == wanted else [f"{where} is {wanted}, but was {made_for}"]
+    return [] if old == new else [f"{where} is {new}, but was {old}"]

@@ -1,8 +1,8 @@
-"""Clipping bounds that follow a quantile of the gradients' lengths (Andrew et al. 2019).
+"""Clipping bounds that track a quantile of the gradient norms (Andrew et al. 2019).
 
-With each clipped sum goes a noised, centred count of the gradients that are no longer than the
-bound; the bound moves towards where a share γ of them is. It is a function of past noised counts
-alone, and the counts are paid for: a share β of the budget, with the rest left for the gradients.
+With each clipped sum, a client releases a noised, centred count of the gradients within the bound,
+and the bound moves towards the value that a share γ of the norms does not exceed. It is a function
+of past noised counts only, and the counts are paid for with a share β of the budget.
 """
 
 import math
@@ -28,12 +28,16 @@ from pacdp.methods.base import (
 )
 from pacdp.validation import require_positive_number
 
-# Bounds that were driven to the end of the numbers would stop training for good.
+# A bound beyond these limits would stop the training for good.
 SMALLEST, LARGEST = 1e-6, 1e6
 
 
+def _limit(bound: float) -> float:
+    return min(max(bound, SMALLEST), LARGEST)
+
+
 class Quantile(Method):
-    """What trackers share: a start, a speed, a target and a price."""
+    """The settings that all quantile methods share."""
 
     bound_setting: ClassVar[str] = "first_bound"
 
@@ -43,45 +47,57 @@ class Quantile(Method):
     share: Real = Field(0.1, gt=0, lt=1, description="β: the counts' share of the budget.")
 
     def bound(self, epsilon: float, *, round: int, rounds: int) -> float:  # noqa: A002
-        """C₀: what follows depends on noised counts."""
+        """Return C₀; later bounds depend on noised counts."""
         return self.first_bound
 
+
+class Tracker(Quantile):
+    """A bound that follows noised counts. It is part of the shared state, so it is public."""
+
     def specify_releases(self, request: CalibrationRequest) -> list[ReleaseSpec]:
-        """A sum and a count in each pass, which together cost the budget."""
+        """Return a sum and a count per pass, which together cost the budget."""
         gradients = clipped_gradients(request, share=1 - self.share)
-        whole = clipped_gradients(request)
         # A centred count is bounded by ½; as a clipped sum, C is that half.
-        z = whole.z / math.sqrt(self.share)
-        adjacent = request.adjacency.sensitivity
+        z = clipped_gradients(request).z / math.sqrt(self.share)
+        sensitivity = request.adjacency.sensitivity
         counts = ReleaseSpec(
-            noise_multiplier=z * adjacent, sensitivity=adjacent, each=request.passes
+            noise_multiplier=z * sensitivity, sensitivity=sensitivity, each=request.passes
         )
         return [gradients, counts]
 
-    def moved(self, bound: float, count: float, divisor: float) -> float:
-        """The bound after a noised count: C·exp(−η_C(b̃ − γ)), b̃ the share within the bound.
+    def move_bound(self, bound: float, count: float, divisor: float) -> float:
+        """Move the bound by a noised count: C·exp(−η_C(b̃ − γ)), b̃ the share within the bound.
 
-        >>> round(AdaptiveQuantile().moved(1.0, count=5.0, divisor=10.0), 6)
+        >>> round(AdaptiveQuantile().move_bound(1.0, count=5.0, divisor=10.0), 6)
         0.904837
         """
         if not math.isfinite(count):
             return bound
         within = min(max(count / divisor + 0.5, 0.0), 1.0)
-        moved = bound * math.exp(-self.speed * (within - self.quantile))
-        return min(max(moved, SMALLEST), LARGEST)
+        return _limit(bound * math.exp(-self.speed * (within - self.quantile)))
+
+    def move_local_bound(self, bound: float, count: float, divisor: float) -> float:
+        """Return the client's bound for its next step."""
+        raise NotImplementedError
+
+    def check_state(self, shared_state: SharedState, client: int) -> None:
+        """Refuse a state without a positive bound. Any bound is safe for privacy."""
+        self.current_bound(self.first_bound, shared_state, client)
+
+    def train(self, context: ClientContext) -> Answer:
+        """Train with the current bound, and release a count with each clipped sum."""
+        bound = self.current_bound(self.first_bound, context.shared_state, context.client_id)
+        counts = []
+        for batch in context.batches():
+            count = context.release(context.count_within(batch, bound), index=1, divisor=1.0)
+            context.step(context.release(context.clipped_sum(batch, bound)))
+            bound = self.move_local_bound(bound, float(count["count"]), context.client_plan.divisor)
+            counts.append(count)
+        return Answer(context.update(), counts)
 
 
-def _bound(shared_state: SharedState, name: str, client: int | None = None) -> float:
-    """A bound that the server sent. Any will do for privacy; it must be a positive number."""
-    try:
-        found = shared_state[name] if client is None else shared_state[name][client]
-    except (KeyError, IndexError, TypeError):
-        raise InputError(f"{name}: the server sent none for client {client}") from None
-    return min(max(require_positive_number(name, found), SMALLEST), LARGEST)
-
-
-class MedianTracker(Quantile):
-    """CGM-median: each client follows the median of its own gradients, and pays for it.
+class MedianTracker(Tracker):
+    """CGM-median: the bound of each client tracks the median of its own gradient norms.
 
     >>> MedianTracker().quantile
     0.5
@@ -89,20 +105,19 @@ class MedianTracker(Quantile):
 
     name: ClassVar[str] = "cgm-median"
 
-    def check_state(self, shared_state: SharedState, client: int) -> None:
-        """Refuse a bound that is none."""
-        _bound(shared_state, "bounds", client)
-
     def current_bound(self, planned: float, shared_state: SharedState, client: int) -> float:
-        """The client's own bound, which is public."""
-        return _bound(shared_state, "bounds", client)
+        """Return the client's own bound."""
+        try:
+            return _limit(require_positive_number("bounds", shared_state["bounds"][client]))
+        except (KeyError, IndexError, TypeError):
+            raise InputError(f"bounds: the server sent none for client {client}") from None
 
     def adapted_bound(self, shared_state: SharedState) -> float:
-        """The median of the clients' bounds."""
+        """Return the median of the clients' bounds."""
         return statistics.median(shared_state["bounds"])
 
     def initial_state(self, clients: int) -> SharedState:
-        """Every client's bound."""
+        """Return every client's bound."""
         return {"bounds": [self.first_bound] * clients}
 
     def update_state(
@@ -110,29 +125,22 @@ class MedianTracker(Quantile):
         shared_state: SharedState,
         replies: Mapping[int, tuple[PlannedClient, Sequence[Tensors]]],
     ) -> SharedState:
-        """The bounds that the clients reached; anyone can follow them from the counts."""
+        """Compute from the counts the bounds that the clients have reached."""
         bounds = list(shared_state["bounds"])
         for client_id, (client, counts) in replies.items():
             for count in counts:
-                bounds[client_id] = self.moved(
+                bounds[client_id] = self.move_bound(
                     bounds[client_id], float(count["count"]), client.divisor
                 )
         return {"bounds": bounds}
 
-    def train(self, context: ClientContext) -> Answer:
-        """Clip with the old bound, then move it by the noised count."""
-        bound = _bound(context.shared_state, "bounds", context.client_id)
-        counts = []
-        for batch in context.batches():
-            count = context.release(context.count_within(batch, bound), index=1, divisor=1.0)
-            context.step(context.release(context.clipped_sum(batch, bound)))
-            bound = self.moved(bound, float(count["count"]), context.client_plan.divisor)
-            counts.append(count)
-        return Answer(context.update(), counts)
+    def move_local_bound(self, bound: float, count: float, divisor: float) -> float:
+        """Move the bound after each step."""
+        return self.move_bound(bound, count, divisor)
 
 
-class AdaptiveQuantile(Quantile):
-    """AQC: one bound for all, moved by the mean of the clients' noised counts.
+class AdaptiveQuantile(Tracker):
+    """AQC: one bound for all clients, moved by the mean of their noised counts.
 
     >>> AdaptiveQuantile().initial_state(clients=5)
     {'bound': 0.1}
@@ -140,20 +148,19 @@ class AdaptiveQuantile(Quantile):
 
     name: ClassVar[str] = "aqc"
 
-    def check_state(self, shared_state: SharedState, client: int) -> None:
-        """Refuse a bound that is none."""
-        _bound(shared_state, "bound")
-
     def current_bound(self, planned: float, shared_state: SharedState, client: int) -> float:
-        """The bound of all."""
-        return _bound(shared_state, "bound")
+        """Return the common bound."""
+        try:
+            return _limit(require_positive_number("bound", shared_state["bound"]))
+        except (KeyError, TypeError):
+            raise InputError("bound: the server sent none") from None
 
     def adapted_bound(self, shared_state: SharedState) -> float:
-        """The bound of all."""
+        """Return the common bound."""
         return float(shared_state["bound"])
 
     def initial_state(self, clients: int) -> SharedState:
-        """The bound of all."""
+        """Return the common bound."""
         return {"bound": self.first_bound}
 
     def update_state(
@@ -161,7 +168,7 @@ class AdaptiveQuantile(Quantile):
         shared_state: SharedState,
         replies: Mapping[int, tuple[PlannedClient, Sequence[Tensors]]],
     ) -> SharedState:
-        """One move a round, by the mean share within the bound."""
+        """Move the bound once per round, by the mean share within it."""
         shares = [
             float(count["count"]) / client.divisor
             for client, counts in replies.values()
@@ -169,24 +176,18 @@ class AdaptiveQuantile(Quantile):
         ]
         if not shares:
             return shared_state
-        mean = sum(shares) / len(shares)
-        return {"bound": self.moved(float(shared_state["bound"]), mean, 1.0)}
+        return {"bound": self.move_bound(shared_state["bound"], sum(shares) / len(shares), 1.0)}
 
-    def train(self, context: ClientContext) -> Answer:
-        """Clip with the bound of the round, and count."""
-        bound = _bound(context.shared_state, "bound")
-        counts = []
-        for batch in context.batches():
-            counts.append(context.release(context.count_within(batch, bound), index=1, divisor=1.0))
-            context.step(context.release(context.clipped_sum(batch, bound)))
-        return Answer(context.update(), counts)
+    def move_local_bound(self, bound: float, count: float, divisor: float) -> float:
+        """Keep the bound of the round."""
+        return bound
 
 
 class NonPrivateQuantile(Quantile):
-    """The quantile itself, read for free. Nothing is certified: it has no ε and no ledger.
+    """Clip at the true quantile of each batch. Nothing is certified: there is no ε and no ledger.
 
-    The noise on the gradients is what the budget would ask for if looking at them cost nothing, as
-    is sometimes assumed; so it shows what paying costs.
+    The gradients get the noise that the budget would require if reading the quantile were free, as
+    is sometimes assumed, so the difference to the trackers shows what paying for it costs.
 
     >>> NonPrivateQuantile().private
     False
@@ -195,15 +196,10 @@ class NonPrivateQuantile(Quantile):
     name: ClassVar[str] = "non-private-quantile"
     private: ClassVar[bool] = False
 
-    def specify_releases(self, request: CalibrationRequest) -> list[ReleaseSpec]:
-        """The noise of the whole budget, for the gradients alone."""
-        return [clipped_gradients(request)]
-
     def train(self, context: ClientContext) -> Answer:
-        """Clip at the batch's own quantile."""
+        """Train with the quantile of each batch as its bound."""
         for batch in context.batches():
-            lengths = context.norms(batch).nan_to_num(nan=LARGEST, posinf=LARGEST)
-            bound = float(torch.quantile(lengths, self.quantile))
-            bound = min(max(bound, SMALLEST), LARGEST)
+            norms = context.norms(batch).nan_to_num(nan=LARGEST, posinf=LARGEST)
+            bound = _limit(float(torch.quantile(norms, self.quantile)))
             context.step(context.release(context.clipped_sum(batch, bound)))
         return Answer(context.update())

@@ -1,4 +1,4 @@
-"""Every method by its name, and methods of the user's own by ``module:Class``."""
+"""The registry of methods by name; custom methods are found as ``module:Class``."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -29,7 +29,7 @@ METHODS: dict[str, type[Method]] = {
 
 
 def register_method(kind: type[Method]) -> type[Method]:
-    """Make a method of one's own known by its name. Usable as a decorator."""
+    """Register a custom method under its name. Usable as a decorator."""
     METHODS[kind.name] = kind
     return kind
 
@@ -80,7 +80,7 @@ def build_method(name: str, settings: Mapping[str, Any] | None = None) -> Method
 
 
 def name_of(method: Method) -> str:
-    """The name under which a plan stores a method: its registered one, or the path of its class.
+    """Return the name under which a plan stores a method: registered, or the path of its class.
 
     >>> name_of(Fixed())
     'fixed'

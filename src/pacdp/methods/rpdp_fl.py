@@ -1,24 +1,29 @@
-"""rPDP-FL (Liu et al. 2024): budgets are kept by sampling records, not by noise."""
+"""rPDP-FL (Liu et al. 2024): personal budgets by sampling records instead of by noise."""
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pydantic import Field
 
 from pacdp.config import Real
 from pacdp.errors import InputError
-from pacdp.methods.base import Answer, CalibrationRequest, ClientContext, Method, ReleaseSpec
+from pacdp.methods.base import Answer, CalibrationRequest, ClientContext, ReleaseSpec
+from pacdp.methods.fixed import Fixed
 from pacdp.privacy import Scope, calibrate, calibrate_sampling_rate
 
+# Calibrating a rate takes seconds, and clients with the same budget have the same one.
+_calibrate_rate = lru_cache(maxsize=256)(calibrate_sampling_rate)
 
-class RpdpFl(Method):
-    """One noise for all, and for each client the sampling rate that its budget affords.
 
-    The noise is what the largest budget needs when every record takes part. A client of budget ε_i
-    draws each record of each step with the rate q_i at which that noise costs ε_i, by a numerical
-    accountant; the published least-squares curve overspends. Drawn on the client and unseen by the
-    server, sampling amplifies; that the server samples clients does not.
+class RpdpFl(Fixed):
+    """The same noise for all clients, and for each the sampling rate that its budget affords.
+
+    The noise is what the largest budget needs if every record takes part. In each step, a client
+    with budget ε_i samples each record at the rate q_i at which that noise costs ε_i, according to
+    a numerical accountant; the published least-squares curve exceeds the budget. Records are
+    sampled by the client and unseen by the server, which amplifies privacy; sampling of clients by
+    the server does not.
 
     >>> RpdpFl().clipping_bound
     1.0
@@ -28,53 +33,38 @@ class RpdpFl(Method):
 
     clipping_bound: Real = Field(1.0, gt=0, allow_inf_nan=False, description="C.")
 
-    def bound(self, epsilon: float, *, round: int, rounds: int) -> float:  # noqa: A002
-        """C, whatever the budget and the round."""
-        return self.clipping_bound
-
     def specify_releases(self, request: CalibrationRequest) -> list[ReleaseSpec]:
-        """A sampled sum in each step."""
+        """Return one sampled sum per step."""
         if request.scope is not Scope.TOTAL or request.accountant not in (None, "pld"):
             raise InputError("rpdp-fl: needs a total budget and the accountant pld")
-        releases = request.steps * request.participations
         largest = max(request.budgets)
-        made = calibrate(
-            epsilon=largest, delta=request.delta, releases=releases, adjacency=request.adjacency
-        ).release()
+        common: dict[str, Any] = {
+            "delta": request.delta,
+            "releases": request.steps * request.participations,
+            "adjacency": request.adjacency,
+        }
+        release = calibrate(epsilon=largest, **common).release()
         rate = 1.0
         if request.epsilon < largest:
-            rate = _rate(
-                *(request.epsilon, request.delta, releases, made.noise_multiplier),
-                request.adjacency.value,
-            )
+            rate = _calibrate_rate(
+                epsilon=request.epsilon, noise_multiplier=release.noise_multiplier, **common
+            ).sampling_rate
         return [
             ReleaseSpec(
-                noise_multiplier=made.noise_multiplier,
-                sensitivity=made.sensitivity,
+                noise_multiplier=release.noise_multiplier,
+                sensitivity=release.sensitivity,
                 each=request.steps,
                 sampling_rate=rate,
             )
         ]
 
     def divisor(self, usual: float, specs: Sequence[ReleaseSpec], records: int) -> float:
-        """The records that are expected in a step: a fixed number, never the realised one."""
+        """Return the expected number of records in a step: fixed, never the realised number."""
         return specs[0].sampling_rate * records
 
     def train(self, context: ClientContext) -> Answer:
-        """Draw, clip, sum, noise and step."""
+        """Sample, clip, sum, add noise and take a step, as often as planned."""
         rate = context.client_plan.charges[0].sampling_rate
         for _ in range(context.client_plan.steps):
             context.step(context.release(context.sampled_sum(rate, self.clipping_bound)))
         return Answer(context.update())
-
-
-@lru_cache(maxsize=256)
-def _rate(epsilon: float, delta: float, releases: int, noise: float, adjacency: str) -> float:
-    """The largest rate that the budget affords. Clients of one budget ask the same."""
-    return calibrate_sampling_rate(
-        epsilon=epsilon,
-        delta=delta,
-        releases=releases,
-        noise_multiplier=noise,
-        adjacency=adjacency,
-    ).sampling_rate

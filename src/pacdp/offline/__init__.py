@@ -1,4 +1,4 @@
-"""The offline phase: from a public proxy to F(ε), before any private record is read."""
+"""The offline phase: fitting F(ε) on a public proxy, before any private record is read."""
 
 from pacdp.offline.configuration import Axis, Offline
 from pacdp.offline.fit import fit_curve

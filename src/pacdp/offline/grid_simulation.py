@@ -1,7 +1,8 @@
-"""All budgets, bounds, seeds and clients of a grid in one training of the stacked engine.
+"""The simulation of a whole grid in one training of the stacked engine.
 
-A cell is a pair of budget and bound. The numbers are those of :func:`pacdp.federation.simulate` on
-each cell alone, to rounding. The records are public, and the ledgers are kept in memory.
+A cell is a pair of budget and bound. All cells, seeds and clients are trained together, and the
+numbers are those of :func:`pacdp.federation.simulate` on each cell alone, up to rounding. The
+records are public, and the ledgers are kept in memory.
 """
 
 import math
@@ -27,15 +28,15 @@ from pacdp.federation.weights import client_weights
 from pacdp.offline.proxy_task import ProxyTask
 from pacdp.validation import FloatArray
 
-# Records of at most this many numbers are kept from one round to the next: a gibibyte.
+# The largest number of record values that are kept from one round to the next: a gibibyte.
 LARGEST_CACHE = 2**28
 
-# The bounds of a client's cells in a round, given the place of its seed.
+# Returns the bounds of a client's cells, given the position of its seed, its number and the round.
 BoundsOf = Callable[[int, int, int], FloatArray]
 
 
 def can_stack_plan(plan: Plan) -> bool:
-    """Whether the seeds and cells of a plan can be trained together: linear layers, common loop."""
+    """Whether seeds and cells can be trained together: linear layers and the common loop."""
     local_model = LocalModel(plan)
     return not StackedEngine.explain_misfit(local_model) and StackedEngine.is_preferred(local_model)
 
@@ -43,7 +44,7 @@ def can_stack_plan(plan: Plan) -> bool:
 def score_pairs(
     proxy_task: ProxyTask, pairs: Sequence[tuple[float, float]], seeds: Sequence[int]
 ) -> list[list[float]]:
-    """The scores of (ε, C) pairs under each of the seeds."""
+    """Return the scores of (ε, C) pairs for each of the seeds."""
     budgets = list(dict.fromkeys(epsilon for epsilon, _ in pairs))
     bounds = np.array([bound for _, bound in pairs])
 
@@ -51,7 +52,7 @@ def score_pairs(
         return bounds * proxy_task.schedule.factor(round, rounds=proxy_task.recipe.training.rounds)
 
     simulation = GridSimulation(
-        # Bounds come from the pairs; what differs between budgets is the noise.
+        # Bounds are taken from the pairs; plans of different budgets differ in their noise.
         [[proxy_task.plan(epsilon, 1.0, seed) for epsilon in budgets] for seed in seeds],
         [proxy_task.records(seed) for seed in seeds],
         budget_of=[budgets.index(epsilon) for epsilon, _ in pairs],
@@ -67,7 +68,7 @@ def score_plans(
     *,
     initial: Mapping[str, Tensor] | None = None,
 ) -> list[float]:
-    """The scores of plans that differ in their seeds, each on its own partition of one data set."""
+    """Return the scores of plans that differ in their seeds, each on its own partition."""
     bounds = [planned_bounds(plan) for plan in plans]
     simulation = GridSimulation(
         [[plan] for plan in plans],
@@ -80,7 +81,7 @@ def score_plans(
 
 
 def planned_bounds(plan: Plan) -> list[list[float]]:
-    """C_i^t of each client in each round."""
+    """Return C_i^t of each client in each round."""
     bound, rounds = plan.algorithm.bound, plan.rounds
     levels = {
         epsilon: [bound(epsilon, round=number, rounds=rounds) for number in range(rounds)]
@@ -90,10 +91,10 @@ def planned_bounds(plan: Plan) -> list[list[float]]:
 
 
 class GridSimulation:
-    """A training of all cells under all seeds. It is a server and a transport of its own.
+    """A training of all cells for all seeds, which is its own server and transport.
 
-    ``plans`` are given by seed and budget, ``budget_of`` names the budget of each cell. A client
-    has a number in the whole simulation: its place in the plan after all clients of earlier seeds.
+    ``plans`` are given by seed and budget; ``budget_of`` is the index of each cell's budget.
+    Clients are numbered through all seeds.
     """
 
     def __init__(
@@ -117,9 +118,9 @@ class GridSimulation:
             for by_budget, local_model in zip(plans, local_models, strict=True)
         ]
         self._clients = [
-            # The proxy's records need not be checked against the model again and again.
+            # Unchecked, because it is faster and the records are public.
             Client(
-                *(number, by_budget[0], own),
+                *(number, by_budget[0], client_records),
                 noise=simulated_noise(by_budget[0].seed, number),
                 local_model=local_model,
                 checked=True,
@@ -127,7 +128,7 @@ class GridSimulation:
             for by_budget, local_model, (data, split) in zip(
                 plans, local_models, records, strict=True
             )
-            for number, own in enumerate(split.client_records(data))
+            for number, client_records in enumerate(split.client_records(data))
         ]
         self._engine = _GridEngine(
             local_models[0], self._layout, plans=plans, budget_of=budget_of, bounds_of=bounds_of
@@ -148,11 +149,11 @@ class GridSimulation:
 
     @property
     def rounds(self) -> int:
-        """How many rounds are planned."""
+        """The planned number of rounds."""
         return self._servers[0].rounds
 
     def participants(self, round: int) -> list[int]:  # noqa: A002
-        """The clients of all seeds that are asked in a round."""
+        """Return the clients of all seeds that are asked in a round."""
         return [
             place * self._clients_per_seed + client
             for place, server in enumerate(self._servers)
@@ -160,12 +161,12 @@ class GridSimulation:
         ]
 
     def broadcast(self, round: int) -> Broadcast:  # noqa: A002
-        """The models of all seeds."""
-        sent = [server.broadcast(round) for server in self._servers]
-        return Broadcast(round, _stack([one.model for one in sent]), sent[0].shared_state)
+        """Return the models of all seeds."""
+        parts = [server.broadcast(round) for server in self._servers]
+        return Broadcast(round, _stack([part.model for part in parts]), parts[0].shared_state)
 
     def ask(self, broadcast: Broadcast, client_ids: Sequence[int]) -> Answers:
-        """The answers of the stacked engine."""
+        """Return the answers of the stacked engine."""
         return self._engine.answer({who: self._clients[who] for who in client_ids}, broadcast)
 
     def complete_round(
@@ -178,9 +179,9 @@ class GridSimulation:
         replies = [answer for _, answer in sorted(answers.items()) if isinstance(answer, Reply)]
         for place, server in enumerate(self._servers):
             first = place * self._clients_per_seed
-            own = range(first, first + self._clients_per_seed)
+            numbers = range(first, first + self._clients_per_seed)
             server.combine(
-                [replace(r, client=r.client - first) for r in replies if r.client in own]
+                [replace(r, client=r.client - first) for r in replies if r.client in numbers]
             )
             server.finish_round(round)
         answered = tuple(reply.client for reply in replies)
@@ -191,7 +192,7 @@ class GridSimulation:
 
 
 class _CellServer(Server):
-    """The servers of all cells under one seed: models with the dimension of cells."""
+    """The servers of all cells for one seed: their models have a dimension of cells."""
 
     def __init__(
         self, plans: Sequence[Plan], initial: Tensors, *, layout: Layout, budget_of: Sequence[int]
@@ -201,7 +202,7 @@ class _CellServer(Server):
         self._plans, self._layout, self._budget_of = plans, layout, list(budget_of)
 
     def _usable(self, replies: Sequence[Reply]) -> list[Reply]:
-        # What is not finite is left out of its own cell only.
+        # Updates that are not finite are left out of their cell only.
         return list(replies)
 
     def _mean_update(self, replies: Sequence[Reply]) -> Tensors:
@@ -246,10 +247,10 @@ class _GridEngine(StackedEngine):
             for client in range(self._clients_per_seed)
         ]
         self._cached: dict[tuple[int, ...], Padded] = {}
-        self._room = LARGEST_CACHE
+        self._free = LARGEST_CACHE
 
     def _load(self, broadcast: Broadcast) -> None:
-        # The models come from our own servers.
+        # The models come from this process and need no check.
         pass
 
     def _initial_weights(self, jobs: Sequence[Job], broadcast: Broadcast) -> Tensors:
@@ -263,18 +264,18 @@ class _GridEngine(StackedEngine):
         return self._multipliers[job.id]
 
     def _padded(self, jobs: Sequence[Job]) -> Padded:
-        """The records of jobs; kept, if all fit, because most plans ask the same ones again."""
+        """Return the records of jobs; cached up to a limit, because most plans ask them again."""
         key = tuple(job.id for job in jobs)
         if key in self._cached:
             return self._cached[key]
         padded = super()._padded(jobs)
-        self._room -= padded.inputs.numel()
-        if self._room > 0:
+        self._free -= padded.inputs.numel()
+        if self._free > 0:
             self._cached[key] = padded
         return padded
 
     def _size(self, job: Job) -> int:
-        # Here it is the outputs of all cells that fill the memory.
+        # With many cells, their outputs take most of the memory.
         outputs = next(iter(self._local_model.parameters.values())).shape[0]
         return math.ceil(job.client_plan.divisor) * self._layout.cells * outputs // 4
 
@@ -283,7 +284,7 @@ class _GridEngine(StackedEngine):
 
 
 def _layout_for(local_model: LocalModel, cells: int) -> Layout:
-    """The layout that suits the model and its loss."""
+    """Choose the layout for the model and its loss."""
     layers = [
         layer for layer in local_model.model.modules() if list(layer.parameters(recurse=False))
     ]

@@ -1,4 +1,4 @@
-"""What a cell of the grid is trained under: the plan of the run it is for, on public records."""
+"""The proxy task: the plan of a private training, simulated on public records."""
 
 import hashlib
 import json
@@ -18,17 +18,17 @@ from pacdp.federation import Plan, Population, Recipe, Training, make_plan, simu
 from pacdp.methods import PacDp
 from pacdp.schedule import Schedule
 
-# Partitions that say more than how many records each client has.
+# Partitions that depend on labels, beyond the number of records of each client.
 _SKEWED = ("dirichlet", "shards", "near-global")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ProxyTask:
-    """The public side of a training: everything but the private records.
+    """A training on public proxy records, with everything else as in the private training.
 
-    ``sizes`` are those of the run's own clients. The proxy's records are dealt out in the same
-    numbers, some of them more than once where it has fewer: what noise does to a mean depends on
-    how many records are in it.
+    ``sizes`` are those of the private clients. The proxy's records are assigned in the same
+    numbers, some of them repeatedly if there are fewer, because the effect of noise on a mean
+    depends on its number of records.
     """
 
     proxy: Proxy
@@ -38,25 +38,26 @@ class ProxyTask:
     unit: str = "record"
     """What ``sizes`` count, and what a budget protects."""
     initial: Mapping[str, Tensor] | None = None
-    """A first model from other public records; by default it is random."""
+    """A first model from other public records; random by default."""
     partition: str = "natural"
     settings: Mapping[str, Any] = field(default_factory=dict)
     share: float = 1.0
-    """Classes of the proxy for one of the task."""
+    """The number of proxy classes per class of the private task."""
 
     def adapt_training(self, training: Training) -> Training:
-        """The training as it is on the proxy, where it moves each class as far as in the task.
+        """Scale the learning rate so that each class moves as far as in the private task.
 
-        A class has as many records there, which are a larger part of all. Adam takes no notice.
+        A class has as many records on the proxy, but they are a larger part of all records. Adam is
+        invariant to the scale.
         """
         optimiser = training.optimiser
         if self.share == 1 or optimiser.name == "adam":
             return training
-        shorter = optimiser.model_copy(update={"lr": optimiser.lr * self.share})
-        return training.model_copy(update={"optimiser": shorter})
+        scaled = optimiser.model_copy(update={"lr": optimiser.lr * self.share})
+        return training.model_copy(update={"optimiser": scaled})
 
     def plan(self, epsilon: float, bound: float, seed: int) -> Plan:
-        """The same plan with one budget and one bound for all."""
+        """Return the plan with one budget and one bound for all clients."""
         low, high = epsilon / 2, epsilon * 2
         constant = Curve(family="power", coefficients=(bound, 0.0), domain=(low, high))
         recipe = self.recipe.model_copy(
@@ -66,20 +67,20 @@ class ProxyTask:
                 "hot_start": None,
             }
         )
-        chosen = PacDp(curve=constant, schedule=self.schedule)
-        return make_plan(recipe, chosen, self.population(seed), seed)
+        method = PacDp(curve=constant, schedule=self.schedule)
+        return make_plan(recipe, method, self.population(seed), seed)
 
     def population(self, seed: int) -> Population:
-        """The clients among whom the proxy's records are dealt out. A unit is one record here."""
+        """Return the clients of the proxy task. Each unit is one record here."""
         data, split = self.records(seed)
         return Population(sizes=split.named_sizes, shape=data.shape, task=data.task, data=data.name)
 
     def records(self, seed: int) -> tuple[Dataset, Partition]:
-        """The proxy's records, dealt out among as many clients as the run has."""
-        return _dealt(self, seed)
+        """Return the proxy's records, assigned to as many clients as the private training has."""
+        return _assign_records(self, seed)
 
     def score(self, epsilon: float, bound: float, seed: int) -> float:
-        """How good one training is on proxy records that it did not see: higher is better."""
+        """Train once and return the score on held-out proxy records; higher is better."""
         data, split = self.records(seed)
         result = simulate(
             self.plan(epsilon, bound, seed),
@@ -91,10 +92,9 @@ class ProxyTask:
 
     @property
     def terms(self) -> dict[str, Any]:
-        """All that a curve made under this setting depends on, beside the proxy."""
-        some = self.plan(1.0, 1.0, 0)
+        """Everything that a curve for this task depends on, except the proxy."""
         return {
-            **some.terms,
+            **self.plan(1.0, 1.0, 0).terms,
             "training": self.recipe.training.model_dump(mode="json"),
             "schedule": self.schedule.model_dump(mode="json"),
             "sizes": sorted(self.sizes.values()),
@@ -103,10 +103,10 @@ class ProxyTask:
 
     @property
     def digest(self) -> str:
-        """Tells this setting from any other."""
+        """A digest that distinguishes this task from any other."""
         terms = self.terms
         if self.recipe.representation is None:
-            # As before there were any: what was computed then is still of use.
+            # As before there were representations, so that older scores remain valid.
             del terms["representation"]
         content: dict[str, Any] = {"terms": terms, "proxy": self.proxy.data.train.digest}
         if self.share != 1:
@@ -116,22 +116,24 @@ class ProxyTask:
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
+# Every plan of a grid needs the records. The cache is bounded for all tasks together, because each
+# entry is a copy of the proxy.
 @lru_cache(maxsize=32)
-def _dealt(proxy_task: ProxyTask, seed: int) -> tuple[Dataset, Partition]:
+def _assign_records(proxy_task: ProxyTask, seed: int) -> tuple[Dataset, Partition]:
     data = proxy_task.proxy.data
     sizes = list(proxy_task.sizes.values())
     random = np.random.default_rng([seed, 3])
-    order = _repeated(len(data.train), sum(sizes), random)
+    order = _draw_repeatedly(len(data.train), sum(sizes), random)
     train = replace(data.train.take(order), clients=None)
-    dealt = replace(data, train=train, test=replace(data.test, clients=None), clients=())
+    assigned = replace(data, train=train, test=replace(data.test, clients=None), clients=())
     names = tuple(proxy_task.sizes)
     if proxy_task.partition in _SKEWED:
         split = partition_records(
-            dealt, proxy_task.partition, clients=len(names), seed=seed, **proxy_task.settings
+            assigned, proxy_task.partition, clients=len(names), seed=seed, **proxy_task.settings
         )
-        return dealt, replace(split, clients=names)
+        return assigned, replace(split, clients=names)
     ends = np.cumsum(sizes)
-    return dealt, Partition(
+    return assigned, Partition(
         data=data.name,
         kind="iid",
         settings={},
@@ -142,7 +144,7 @@ def _dealt(proxy_task: ProxyTask, seed: int) -> tuple[Dataset, Partition]:
     )
 
 
-def _repeated(have: int, want: int, random: np.random.Generator) -> NDArray[np.int64]:
-    """Some of the records in a random order, each as often as any other to within one."""
-    rounds = [random.permutation(have) for _ in range(-(-want // have))]
-    return np.concatenate(rounds)[:want]
+def _draw_repeatedly(available: int, wanted: int, random: np.random.Generator) -> NDArray[np.int64]:
+    """Draw records in random order, each as often as any other up to one."""
+    orders = [random.permutation(available) for _ in range(-(-wanted // available))]
+    return np.concatenate(orders)[:wanted]

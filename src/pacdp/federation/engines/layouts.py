@@ -1,8 +1,8 @@
-"""How the weights of many models are laid out in tensors, and what is computed with them.
+"""Memory layouts for the weights of many models, and the arithmetic on them.
 
-A *job* is one participation of one client. Under each job there may be several *cells* that differ
-in their clipping bound and noise only, as in the grid of the offline phase; a federation has one.
-All cells of a job see the same records, so its inputs are one tensor.
+A *job* is one participation of one client. A job may have several *cells* that differ only in
+clipping bound and noise, as in the grid of the offline phase; in a federation it has one. All cells
+of a job use the same records, so its inputs are one tensor.
 """
 
 from collections.abc import Sequence
@@ -17,12 +17,12 @@ from pacdp.federation.local_model import LocalModel, Tensors
 
 
 class Layout(Protocol):
-    """The weights of jobs × cells. Tensors called ``values`` below are (jobs, cells)."""
+    """A layout of the weights of jobs × cells. Tensors called ``values`` are (jobs, cells)."""
 
     cells: int
 
     def expand(self, states: Sequence[Tensors]) -> Tensors:
-        """The weights of several jobs, from one state for each, the same in every cell."""
+        """Return the weights of several jobs from one state for each, equal in every cell."""
 
     def sums(
         self,
@@ -33,7 +33,7 @@ class Layout(Protocol):
         bounds: Tensor,
         present: Tensor | None,
     ) -> Tensors:
-        """The clipped sum of each job and cell over inputs (jobs, examples, ...).
+        """Compute the clipped sum of each job and cell over inputs (jobs, examples, ...).
 
         ``present`` (jobs, examples) marks the real examples where batches are padded.
         """
@@ -43,18 +43,18 @@ class Layout(Protocol):
     ) -> Tensors:
         """Add noise (jobs, coordinates) on the grids of these steps, and divide.
 
-        With one cell the noise is whole numbers of grid steps, drawn at its scale. With several it
-        is standard normal, and each cell rounds its own multiple of the same numbers.
+        With one cell the noise consists of whole numbers of grid steps. With several it is standard
+        normal, and each cell scales and rounds the same draws.
         """
 
     def spread(self, values: Tensor, like: Tensor) -> Tensor:
-        """The values in a shape that multiplies such weights."""
+        """Reshape values so that they can be multiplied with weights."""
 
     def finite(self, weights: Tensors) -> Tensor:
-        """Which of (jobs, cells) have finite weights."""
+        """Return which of (jobs, cells) have finite weights."""
 
     def outputs(self, weights: Tensors, inputs: Tensor) -> Tensor:
-        """The outputs for the same inputs: (jobs, cells, examples, outputs)."""
+        """Compute the outputs for the same inputs: (jobs, cells, examples, outputs)."""
 
 
 class CellsFirst:
@@ -126,8 +126,8 @@ class CellsFirst:
 class CellsLast:
     """Logistic or linear regression on public records: weight (jobs, I, O, cells).
 
-    A step of all cells is two products of matrices and takes well under a microsecond for each.
-    Sums are plain single precision, without the error bounds that private records need.
+    A step of all cells is two matrix products and takes well under a microsecond per cell. Sums are
+    in plain single precision, without the error bounds that private records require.
     """
 
     def __init__(self, local_model: LocalModel, cells: int) -> None:
@@ -140,7 +140,7 @@ class CellsLast:
     def expand(self, states: Sequence[Tensors]) -> Tensors:
         stacked = {name: torch.stack([state[name] for state in states]) for name in states[0]}
         return {
-            name: _shape(value).expand(*[-1] * value.ndim, self.cells).contiguous()
+            name: _lay_out(value).expand(*[-1] * value.ndim, self.cells).contiguous()
             for name, value in stacked.items()
         }
 
@@ -161,7 +161,7 @@ class CellsLast:
     ) -> Tensors:
         flat = inputs.flatten(2)
         back = self._output_gradients(self._outputs(weights, flat), targets)
-        # The norm reads the records once; squares of all of them would be written, too.
+        # A norm only reads the records; squaring them would write as much again.
         lengths = torch.linalg.vector_norm(flat, dim=2).square() + (self._bias is not None)
         squares = back.square().sum(2).mul_(lengths.unsqueeze(2))
         limits = shrink_bound(bounds, flat.shape[1]).to(squares).unsqueeze(1)
@@ -170,7 +170,7 @@ class CellsLast:
             factors *= present.unsqueeze(2)
         zero_nonfinite_(back.mul_(factors.unsqueeze(2)))
         shape = weights[self._weight].shape[2:]
-        # Records on the right: their columns lie far apart in memory.
+        # Records on the right, because their columns are far apart in memory.
         sums = {self._weight: torch.bmm(back.flatten(2).mT, flat).mT.unflatten(2, shape)}
         if self._bias is not None:
             sums[self._bias] = back.sum(1)
@@ -189,7 +189,7 @@ class CellsLast:
         parts = noise.split([shape.numel() for shape in self._shapes.values()], 1)
         released = {}
         for (name, shape), part in zip(self._shapes.items(), parts, strict=True):
-            clean, drawn = sums[name], _shape(part.reshape(-1, *shape))
+            clean, drawn = sums[name], _lay_out(part.reshape(-1, *shape))
             if self.cells > 1:
                 drawn = (drawn * self.spread(scales.float(), clean)).round_()
             released[name] = add_on_grid(
@@ -213,6 +213,6 @@ class CellsLast:
         return self._outputs(weights, flat).permute(0, 3, 1, 2)
 
 
-def _shape(values: Tensor) -> Tensor:
-    """One value (jobs, ...) for all cells of a :class:`CellsLast`."""
+def _lay_out(values: Tensor) -> Tensor:
+    """Return a value (jobs, ...) as :class:`CellsLast` lays it out, equal in all cells."""
     return (values.mT if values.ndim == 3 else values).unsqueeze(-1)

@@ -1,12 +1,12 @@
 """The clients of a round in one tensor program.
 
-Clients that do the same steps on models of the same shape are one batch of small models. Each has
-its own records, bound, noise and ledger; only the arithmetic is shared. For sequential models, and
-for methods that train by the common loop (:meth:`pacdp.methods.Method.train`).
+Clients that take the same steps on models of the same shape form a batch of small models. Each has
+its own records, bound, noise and ledger; only the arithmetic is shared. This works for sequential
+models and for methods with the common training loop (:meth:`pacdp.methods.Method.train`).
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,12 +31,12 @@ from pacdp.federation.release_guard import ALL_UNITS, ReleaseGuard
 from pacdp.methods import Method
 from pacdp.validation import FloatArray
 
-# At most this many numbers of records are in one program: what a core's cache can hold.
+# The largest number of record values in one program: what a core's cache can hold.
 LARGEST_STACK = 2**20
-# At most this many numbers of noise are drawn at once for each client.
+# The largest number of noise values that are drawn at once for a client.
 LARGEST_DRAW = 2**20
-# From this many multiplications in a step, groups of clients run on several cores: for less,
-# Python itself takes most of the time, and does one thing at a time.
+# From this many multiplications per step on, groups of clients run on several cores: below, most of
+# the time is spent in Python, which runs on one.
 HEAVY_STEP = 2**20
 
 
@@ -44,9 +44,9 @@ def _is_covered(plan: Plan, client: ClientPlan) -> bool:
     """Whether the common loop releases no more than a participation pays for."""
     if len(client.charges) != 1:
         return False
-    (charge,) = client.charges
-    plain = charge.sampling_rate == 1 and charge.sensitivity == plan.adjacency.sensitivity
-    return plain and charge.each >= client.passes
+    (spec,) = client.charges
+    plain = spec.sampling_rate == 1 and spec.sensitivity == plan.adjacency.sensitivity
+    return plain and spec.each >= client.passes
 
 
 @dataclass(frozen=True)
@@ -66,26 +66,20 @@ class Job:
 class StackedEngine:
     """Computes the clients of a round together.
 
-    With a layout of several cells it trains a grid: subclasses then say where a job starts, and the
-    bounds and noise multipliers of its cells.
+    With a layout of several cells it trains a grid: subclasses then define the initial weights of a
+    job, and the bounds and noise multipliers of its cells.
     """
 
     name = "stacked"
 
-    def __init__(
-        self,
-        local_model: LocalModel,
-        make: Callable[[], LocalModel] | None = None,
-        *,
-        layout: Layout | None = None,
-    ) -> None:
+    def __init__(self, local_model: LocalModel, *, layout: Layout | None = None) -> None:
         self._local_model = local_model
         self._plan = local_model.plan
         self._layout = layout or CellsFirst(local_model, 1)
 
     @classmethod
     def explain_misfit(cls, local_model: LocalModel) -> str:
-        """The reason why the clients of a plan cannot be computed together; empty if they can."""
+        """Return why the clients of a plan cannot be computed together; empty if they can."""
         plan, model = local_model.plan, local_model.gradient.sequential
         if type(plan.algorithm).train is not Method.train:
             return f"{plan.method} trains in its own way; must be a method with the common loop"
@@ -109,7 +103,7 @@ class StackedEngine:
         )
 
     def answer(self, clients: Mapping[int, Client], broadcast: Broadcast) -> Answers:
-        """Each client's answer. All of them pay before anything is computed."""
+        """Compute each client's answer. All of them pay before anything is computed."""
         self._load(broadcast)
         answers: dict[int, Reply | Refusal] = {}
         jobs = []
@@ -136,14 +130,14 @@ class StackedEngine:
         return self._layout.expand([self._local_model.state()] * len(jobs))
 
     def _bounds(self, job: Job, round: int) -> FloatArray:  # noqa: A002
-        """The clipping bound of each cell."""
+        """Return the clipping bound of each cell."""
         plan = self._plan
         return np.array(
             [plan.algorithm.bound(job.client_plan.epsilon, round=round, rounds=plan.rounds)]
         )
 
     def _noise_multipliers(self, job: Job) -> FloatArray:
-        """σ/C of each cell, at even spending."""
+        """Return σ/C of each cell under even spending."""
         return np.array([job.client_plan.charges[0].noise_multiplier])
 
     def _padded(self, jobs: Sequence[Job]) -> Padded:
@@ -152,17 +146,17 @@ class StackedEngine:
         )
 
     def _size(self, job: Job) -> int:
-        """The numbers that a job adds to a program."""
+        """Return the number of values that a job adds to a program."""
         return job.client_plan.records * math.prod(self._plan.shape)
 
     def _groups(self, jobs: Sequence[Job]) -> Iterator[list[Job]]:
-        """Jobs with batches of similar size, the largest first, within the limit of a program."""
+        """Group jobs with batches of similar size, the largest first, up to the size limit."""
         group: list[Job] = []
-        # More records are never fewer steps.
+        # Sorted by records, jobs are also sorted by steps.
         for job in sorted(jobs, key=lambda job: job.client_plan.records, reverse=True):
             if group:
                 full = (len(group) + 1) * self._size(group[0]) > LARGEST_STACK
-                # Padding costs what a batch is short of the longest one.
+                # Short batches are padded to the longest, which wastes time.
                 if full or 2 * job.client_plan.divisor < group[0].client_plan.divisor:
                     yield group
                     group = []
@@ -171,7 +165,7 @@ class StackedEngine:
             yield group
 
     def _train(self, group: Sequence[Job], broadcast: Broadcast) -> list[Reply]:
-        """The common loop, for all of a group at once. Those with most steps come first."""
+        """Run the common training loop for a group; clients with most steps come first."""
         number, clients = broadcast.round, [job.client_plan for job in group]
         orders = [list(local_batches(job.client.plan, job.client.number, number)) for job in group]
         for job, order in zip(group, orders, strict=True):
@@ -190,14 +184,12 @@ class StackedEngine:
             for job, row in zip(group, scales, strict=True)
         ]
         divisors = np.array([[client.divisor] for client in clients]) + np.zeros_like(bounds)
-        cells = {
-            name: torch.from_numpy(value)
-            for name, value in {"scales": scales, "steps": steps, "divisors": divisors}.items()
-        }
-        limits = torch.from_numpy(bounds)
+        limits, scales_, steps_, divisors_ = map(
+            torch.from_numpy, (bounds, scales, steps, divisors)
+        )
         start = self._initial_weights(group, broadcast)
         weights = {name: value.clone() for name, value in start.items()}
-        move = ParameterOptimizer.of_client(self._plan.training.optimiser, weights)
+        optimizer = ParameterOptimizer.of_client(self._plan.training.optimiser, weights)
         batches = PaddedBatches(self._padded(group), orders)
         updates: list[Tensors] = []
         for step in range(clients[0].steps):
@@ -210,23 +202,26 @@ class StackedEngine:
                     bounds=limits[:active],
                     present=present,
                 )
-                noise = torch.stack([source.next() for source in draws[:active]])
                 released = self._layout.release(
-                    sums, noise, **{name: value[:active] for name, value in cells.items()}
+                    sums,
+                    torch.stack([source.next() for source in draws[:active]]),
+                    scales=scales_[:active],
+                    steps=steps_[:active],
+                    divisors=divisors_[:active],
                 )
             except Exception as error:
                 raise add_location(error, _describe(group[:active], number, step)) from error
             if active < len(group):
-                # Those that are done stand still, or would if an optimiser had no memory.
+                # Finished clients get zero gradients; their updates have been taken already.
                 released = {
                     name: torch.cat([value, torch.zeros_like(weights[name][active:])])
                     for name, value in released.items()
                 }
-            move(released)
-            done = sum(client.steps > step + 1 for client in clients)
+            optimizer(released)
+            unfinished = sum(client.steps > step + 1 for client in clients)
             updates += [
                 {name: value[job] - start[name][job] for name, value in weights.items()}
-                for job in range(active - 1, done - 1, -1)
+                for job in range(active - 1, unfinished - 1, -1)
             ]
         return [
             Reply(job.id, number, self._as_update(update), noise_scale=job.noise_scale)
@@ -234,11 +229,11 @@ class StackedEngine:
         ]
 
     def _as_update(self, update: Tensors) -> Tensors:
-        """The update of a job as it is sent: without the dimension of its only cell."""
+        """Remove the dimension of the only cell from an update."""
         return {name: value.squeeze(0) for name, value in update.items()}
 
     def _authorize(self, job: Job, order: Sequence[NDArray[np.int64] | None]) -> None:
-        """Hold the releases of a whole participation against what it has paid for."""
+        """Compare the releases of a whole participation with what was paid for."""
         plan = job.client.plan
         ReleaseGuard(plan, job.client.number, scale=job.noise_scale).authorize(
             0,
@@ -251,7 +246,7 @@ class StackedEngine:
         )
 
     def _grids(self, bounds: FloatArray, multipliers: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """The steps of the public grids, and σ in grid steps, never rounded down."""
+        """Return the steps of the public grids, and σ in grid steps, never rounded down."""
         coordinates, ratio = self._local_model.coordinates, self._plan.adjacency.sensitivity
         check_noise(float(multipliers.max()) / ratio, coordinates)
         steps = grid_step(bounds * ratio, coordinates)
@@ -260,9 +255,10 @@ class StackedEngine:
 
 
 class _Draws:
-    """A client's noise, handed out step by step but drawn for many steps at once.
+    """A client's noise, returned step by step but drawn for many steps at once.
 
-    Whole numbers of grid steps at a scale; without one, standard normal numbers of a simulation.
+    With a scale it consists of whole numbers of grid steps; without one, it is the standard normal
+    noise of a simulation.
     """
 
     def __init__(
@@ -273,7 +269,7 @@ class _Draws:
         self._rows: Iterator[Tensor] = iter(())
 
     def next(self) -> Tensor:
-        """The noise of the next step."""
+        """Return the noise of the next step."""
         row = next(self._rows, None)
         if row is None:
             count = min(self._steps, max(1, LARGEST_DRAW // self._coordinates))

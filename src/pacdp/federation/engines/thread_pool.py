@@ -1,4 +1,4 @@
-"""Threads that share torch's cores."""
+"""Parallel computation on torch's threads."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,10 +14,10 @@ Result = TypeVar("Result")
 def on_threads(
     function: Callable[[Item], Result], items: Sequence[Item], *, most: int | None = None
 ) -> list[Result]:
-    """Apply a function to each item, on as many threads as torch has, and at ``most`` so many.
+    """Apply a function to each item on torch's number of threads, or on ``most`` if that is less.
 
-    torch splits each operation over its threads, which takes longer than a small operation itself;
-    here each item is computed by a single thread.
+    torch distributes each operation over its threads, which costs more than a small operation
+    itself; here each item is computed by a single thread.
 
     >>> on_threads(lambda number: number**2, [1, 2, 3])
     [1, 4, 9]

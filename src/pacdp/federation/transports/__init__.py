@@ -1,4 +1,4 @@
-"""The ways in which a server reaches its clients."""
+"""Transports: how a server reaches its clients."""
 
 from pacdp.federation.transports.base import Transport
 from pacdp.federation.transports.in_process import InProcessTransport

@@ -1,4 +1,4 @@
-"""What a transport is."""
+"""The interface of transports."""
 
 from collections.abc import Sequence
 from typing import Protocol

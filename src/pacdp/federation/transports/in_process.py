@@ -11,7 +11,7 @@ from pacdp.privacy import Ledger
 
 
 class InProcessTransport:
-    """Makes the clients of each round and has an engine compute their answers.
+    """Creates the clients of each round and lets an engine compute their answers.
 
     Clients whose ledger is kept in memory use noise from the plan's seed; those with a durable
     ledger use the operating system's.
@@ -30,11 +30,11 @@ class InProcessTransport:
         self._checked: set[int] = set()
 
     def ask(self, broadcast: Broadcast, client_ids: Sequence[int]) -> Answers:
-        """The answers of these clients, in their order."""
+        """Return the answers of these clients, in their order."""
         return self._engine.answer({who: self._client(who) for who in client_ids}, broadcast)
 
     def _client(self, number: int) -> Client:
-        # Made for one round: clients that nobody asks take no memory.
+        # Created for one round, so that clients that are not asked take no memory.
         plan, ledger = self._local_model.plan, self._ledgers[number]
         durable = ledger is not None and ledger.durable
         client = Client(

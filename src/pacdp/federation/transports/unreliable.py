@@ -1,4 +1,4 @@
-"""Clients that fail, for simulations."""
+"""Simulated client failures."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from pacdp.federation.transports.base import Transport
 
 
 class UnreliableTransport:
-    """Loses clients with a given probability: half before they pay, half of them afterwards.
+    """Loses clients with a given probability: half of them before they pay, half afterwards.
 
     A client that fails afterwards has paid for a release that is lost.
     """
@@ -21,7 +21,7 @@ class UnreliableTransport:
         self._transport, self._rate, self._seed = transport, failure_rate, seed
 
     def ask(self, broadcast: Broadcast, client_ids: Sequence[int]) -> Answers:
-        """The answers of those that do not fail."""
+        """Return the answers of the clients that do not fail."""
         drawn = {
             who: np.random.default_rng([self._seed, broadcast.round, who, 1]).random()
             for who in client_ids

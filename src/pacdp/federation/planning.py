@@ -1,0 +1,122 @@
+"""Planning a training from public information only."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from pacdp.arithmetic import ARITHMETIC
+from pacdp.clipping.numerics import check_clipping_bound
+from pacdp.errors import InputError
+from pacdp.federation.budgets import assign_budgets
+from pacdp.federation.configuration import Privacy, Recipe
+from pacdp.federation.plan import ClientPlan, Plan
+from pacdp.federation.population import Population
+from pacdp.methods import CalibrationRequest, Method, ReleaseSpec, name_of
+from pacdp.privacy import Adjacency, Scope
+
+
+def make_plan(
+    recipe: Recipe,
+    method: Method,
+    population: Population,
+    seed: int = 0,
+    *,
+    provenance: dict[str, str] | None = None,
+    tuning: dict[str, Any] | None = None,
+    again: str = "",
+) -> Plan:
+    """Decide everything about a training before any private record is read.
+
+    ``again`` is any word that distinguishes a second run of the same plan from the first where both
+    draw on the same ledgers.
+
+    >>> from pacdp.federation import Training
+    >>> from pacdp.methods import build_method
+    >>> from pacdp.tasks import Classification
+    >>> plan = make_plan(
+    ...     Recipe(
+    ...         training=Training(rounds=10, local_epochs=5, batch=16),
+    ...         privacy=Privacy(epsilon=(0.5, 0.1)),
+    ...     ),
+    ...     build_method("fixed"),
+    ...     Population(sizes={"north": 200, "south": 50}, shape=(13,), task=Classification(2)),
+    ... )
+    >>> [(c.batches, c.releases, round(c.noise_multiplier, 2)) for c in plan.clients]
+    [(13, 50, 49.72), (4, 50, 217.43)]
+    """
+    training, privacy, sizes = recipe.training, recipe.privacy, population.sizes
+    if not 0 <= seed < 2**63:
+        raise InputError(f"seed = {seed}: must be a whole number from 0 to 2^63 - 1")
+    participations = training.client_sampling(len(sizes)).max_participations
+    budgets = assign_budgets(privacy.epsilon, len(sizes), seed)
+    calibrated = method.budgets(budgets)
+    clients = []
+    for (name, records), budget, epsilon in zip(sizes.items(), budgets, calibrated, strict=True):
+        units = (population.units or sizes)[name]
+        if not 1 <= units <= records:
+            raise InputError(
+                f"client {name}: has {records} records of {units} units, must have at least one "
+                "of each"
+            )
+        batches = 1 if training.batch == "full" else math.ceil(units / training.batch)
+        steps = training.local_steps or batches * (training.local_epochs or 1)
+        specs = method.specify_releases(
+            CalibrationRequest(
+                epsilon=epsilon,
+                delta=privacy.delta,
+                adjacency=Adjacency.parse(privacy.adjacency),
+                accountant=privacy.accountant,
+                scope=Scope.parse(privacy.scope),
+                participations=participations,
+                passes=math.ceil(steps / batches),
+                steps=steps,
+                records=units,
+                budgets=calibrated,
+            )
+        )
+        if privacy.spending.policy != "even" and method.private:
+            _require_movable_budget(privacy, method, specs)
+        for number in range(training.rounds) if specs else ():
+            # Checked now, because a client would find out only after it has paid.
+            bound = method.bound(epsilon, round=number, rounds=training.rounds)
+            check_clipping_bound(f"clipping bound of {name}", bound)
+        clients.append(
+            ClientPlan(
+                name=name,
+                records=records,
+                units=units,
+                budget=budget if method.private else None,
+                epsilon=epsilon,
+                participations=participations,
+                batches=batches,
+                steps=steps,
+                divisor=method.divisor(units / batches, specs, units),
+                charges=tuple(specs),
+            )
+        )
+    plan = Plan(
+        **vars(recipe.recipe),
+        arithmetic=ARITHMETIC,
+        data=population.data,
+        shape=population.shape,
+        task=population.task,
+        provenance=provenance or {},
+        tuning=tuning,
+        method=name_of(method),
+        settings=method.model_dump(mode="json"),
+        seed=seed,
+        unit=population.unit,
+        again=again,
+        clients=tuple(clients),
+    )
+    method.check_plan(plan.terms)
+    return plan
+
+
+def _require_movable_budget(privacy: Privacy, method: Method, specs: Sequence[ReleaseSpec]) -> None:
+    """Refuse uneven spending where the accounting covers only even spending."""
+    where = f"spending = {privacy.spending.policy}: must be even"
+    if any(spec.sampling_rate < 1 for spec in specs):
+        raise InputError(f"{where} for {method.name}, whose sampled releases are frozen as a whole")
+    if privacy.scope != "total" or method.label:
+        raise InputError(f"{where} where a budget does not cover the whole training")
