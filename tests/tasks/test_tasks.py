@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from pacdp.offline.grid_simulation import score_plans
 
 from pacdp.clipping import BinaryCrossEntropy
 from pacdp.data import Dataset, Records, load_dataset, partition_records
@@ -17,11 +16,11 @@ from pacdp.federation import Model, Plan, Privacy, Training, simulate
 from pacdp.federation.local_model import LocalModel
 from pacdp.federation.warm_start import WarmStart, train_warm_start
 from pacdp.methods import build_method
-from pacdp.offline import ProxyTask
+from pacdp.offline.grid_simulation import score_plans
 from pacdp.tasks import Classification, Regression, Task, load_task, register_task, task_for_classes
 from pacdp.tasks.base import require_all, require_one_number
 from pacdp.tasks.registry import TASKS
-from tests.plans import plan_of
+from tests.plans import plan_of, proxy_task_of
 
 TRAINING = Training(rounds=4, local_steps=2)
 
@@ -138,7 +137,7 @@ def test_a_task_from_outside_is_planned_stored_and_trained(detection, tmp_path, 
 @pytest.mark.parametrize("model", ["logistic", "mlp"])
 def test_a_grid_of_a_task_from_outside_is_scored_as_single_runs_are(detection, model):
     data = detection_data(detection())
-    proxy_task = ProxyTask(
+    proxy_task = proxy_task_of(
         proxy=Proxy(data=data, stands_for="hearts", made_by="as it is"),
         sizes={"a": 60, "b": 90},
         training=TRAINING,
