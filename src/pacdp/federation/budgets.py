@@ -22,9 +22,11 @@ class Levels(Settings):
     """
 
     levels: tuple[Real, ...] = Field(min_length=1, description="Budgets ε.")
-    shares: tuple[Real, ...] = Field(description="The share of clients that hold each, sum 1.")
+    shares: tuple[Real, ...] = Field(
+        description="Share of clients at each level; they add up to 1."
+    )
     assignment: Literal["exact", "sampled"] = Field(
-        "exact", description="By largest remainder, or by chance."
+        "exact", description="exact assigns by largest remainder, sampled at random."
     )
 
     @model_validator(mode="after")

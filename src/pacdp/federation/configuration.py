@@ -1,6 +1,6 @@
 """The settings of a training, as they are written in an experiment file."""
 
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -16,9 +16,9 @@ class Model(Settings):
     """The model, by name."""
 
     name: str = Field("logistic", description="logistic, mlp, cnn, resnet18, resnet34 or sequence.")
-    settings: dict[str, Real] = Field({}, description="Its settings, such as hidden = 16.")
+    settings: dict[str, Real] = Field({}, description="Settings of the model, such as hidden = 16.")
     seed: Whole | None = Field(
-        None, ge=0, lt=2**63, description="Of the first weights; by default the run's seed."
+        None, ge=0, lt=2**63, description="Seed of the initial weights; by default the run's seed."
     )
 
 
@@ -27,25 +27,30 @@ class Optimiser(Settings):
 
     name: Literal["sgd", "momentum", "adam"] = Field("sgd", description="sgd, momentum or adam.")
     lr: Real = Field(0.1, gt=0, allow_inf_nan=False, description="Learning rate.")
-    momentum: Real = Field(0.9, ge=0, lt=1, description="For momentum.")
+    momentum: Real = Field(0.9, ge=0, lt=1, description="Momentum, for momentum only.")
 
 
 class Training(Settings):
-    """Rounds, and what a client does in one of them."""
+    """Rounds, client sampling and local training."""
 
-    rounds: Count = Field(20, description="T.")
-    clients_per_round: Count | Literal["all"] = Field("all", description="How many are asked.")
+    rounds: Count = Field(20, description="Number of rounds T.")
+    clients_per_round: Count | Literal["all"] = Field(
+        "all", description="Number of clients that are asked in a round."
+    )
     sampling: Literal["balanced", "uniform"] = Field(
-        "balanced", description="Everyone equally often, or anyone (as in the paper)."
+        "balanced",
+        description="balanced asks all clients equally often, uniform any (as in the paper).",
     )
     cap: Real | Literal["rounds"] = Field(
         0.95,
-        description="Under uniform sampling: the probability that a client is never asked more "
-        'often than its noise is planned for, or "rounds" where refusal is unwanted.',
+        description="Under uniform sampling, the probability that a client is never asked more "
+        'often than planned, or "rounds" to plan for every round, so that no client refuses.',
     )
-    batch: Count | Literal["full"] = Field("full", description="Records in a local step.")
-    local_epochs: Count | None = Field(None, description="E passes over the records a round.")
-    local_steps: Count | None = Field(None, description="Or so many steps a round.")
+    batch: Count | Literal["full"] = Field("full", description="Number of records in a local step.")
+    local_epochs: Count | None = Field(None, description="Passes E over the records per round.")
+    local_steps: Count | None = Field(
+        None, description="Local steps per round, instead of local_epochs."
+    )
     optimiser: Optimiser = Field(Optimiser(), description="The client's optimiser.")
 
     def client_sampling(self, clients: int) -> ClientSampling:
@@ -61,7 +66,7 @@ class Training(Settings):
         )
 
     @model_validator(mode="after")
-    def _checked(self) -> "Training":
+    def _check(self) -> Self:
         if (self.local_epochs is None) == (self.local_steps is None):
             raise ValueError("must have either local_epochs or local_steps")
         if self.cap != "rounds" and not 0 < float(self.cap) < 1:
@@ -73,48 +78,51 @@ class Aggregation(Settings):
     """How the server combines updates. All of it is post-processing."""
 
     weights: Literal["size", "epsilon", "inverse-noise", "tempered", "inverse-variance"] = Field(
-        "tempered", description="What a client's update counts."
+        "tempered", description="Rule for the weights of the clients' updates."
     )
     optimiser: Literal["average", "momentum", "adam"] = Field(
-        "average", description="What is done with the weighted mean of the updates."
+        "average", description="Server optimiser that applies the weighted mean of the updates."
     )
     lr: Real = Field(1.0, gt=0, allow_inf_nan=False, description="The server's learning rate.")
-    momentum: Real = Field(0.9, ge=0, lt=1, description="For momentum.")
+    momentum: Real = Field(0.9, ge=0, lt=1, description="Momentum, for momentum only.")
     average_last: Real = Field(
         0.0,
         ge=0,
         le=1,
-        description="The share of last rounds whose models are averaged at the end.",
+        description="Share of the last rounds whose models are averaged for the final model.",
     )
 
 
 class Privacy(Settings):
-    """What each client is promised."""
+    """The guarantees of the clients."""
 
     epsilon: Real | tuple[Real, ...] | Levels = Field(
         1.0, description="ε: one number, one for each client, or levels with shares."
     )
     delta: Real = Field(DEFAULT_DELTA, gt=0, lt=1, description="δ.")
     adjacency: Literal["zero-out", "replace-one"] = Field(
-        "zero-out", description="Which data sets are neighbours."
+        "zero-out", description="Adjacency: which data sets are neighbours."
     )
     scope: Literal["total", "per-release"] = Field(
-        "total", description="What ε covers: the training, or each release alone (the paper)."
+        "total",
+        description="What ε covers: the whole training, or each release alone (as in the paper).",
     )
-    accountant: str | None = Field(None, description="exact unless named.")
+    accountant: str | None = Field(None, description="Name of the accountant; exact by default.")
     spending: BudgetSchedule = Field(
-        BudgetSchedule(), description="How a budget is spread over a client's participations."
+        BudgetSchedule(), description="How a budget is distributed over a client's participations."
     )
 
 
 class WarmStart(Settings):
-    """A first model trained on public data."""
+    """A warm start: a first model that is trained on public data."""
 
     proxy: str | None = Field(
-        None, description="A ready proxy, a data set or a folder; by default the first ready one."
+        None,
+        description="Name of a built-in proxy or a data set, or a folder; by default the first "
+        "built-in proxy.",
     )
-    epochs: Count = Field(20, description="Passes over the proxy.")
-    batch: Count = Field(64, description="Records in a step.")
+    epochs: Count = Field(20, description="Number of passes over the proxy.")
+    batch: Count = Field(64, description="Number of records in a step.")
     lr: Real = Field(1e-3, gt=0, allow_inf_nan=False, description="Learning rate of Adam.")
 
 
@@ -122,12 +130,14 @@ class Recipe(Settings):
     """What is trained, and how: everything public except the clients and the method."""
 
     model: Model = Field(Model(), description="The model.")
-    training: Training = Field(description="Rounds, batches, steps and the clients' optimiser.")
+    training: Training = Field(description="Rounds, client sampling and local training.")
     server: Aggregation = Field(Aggregation(), description="How updates are combined.")
-    privacy: Privacy = Field(Privacy(), description="What clients are promised.")
-    hot_start: WarmStart | None = Field(None, description="A first model from public data.")
+    privacy: Privacy = Field(Privacy(), description="Budgets and guarantees of the clients.")
+    hot_start: WarmStart | None = Field(
+        None, description="Warm start: a first model from public data."
+    )
     representation: Features | None = Field(
-        None, description="What the model sees instead of the records."
+        None, description="Features that the model uses instead of the raw records."
     )
 
     @property

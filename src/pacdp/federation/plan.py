@@ -174,10 +174,10 @@ class Plan(Recipe):
         spent = ledger.count_releases(self.run)
         budget = total_mu(self.planned_releases(client)) ** 2 * client_plan.participations
         share = schedule.share(
-            made=spent.total() // client_plan.each,
+            completed=spent.total() // client_plan.each,
             spent=total_mu(release.times(count) for release, count in spent.items()) ** 2 / budget,
             planned=client_plan.participations,
-            ahead=self.client_sampling.remaining_participations(round),
+            remaining=self.client_sampling.remaining_participations(round),
         )
         return math.inf if not share else 1 / math.sqrt(client_plan.participations * share)
 

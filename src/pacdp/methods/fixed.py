@@ -16,7 +16,7 @@ class Fixed(Method):
 
     name: ClassVar[str] = "fixed"
 
-    clipping_bound: float = Field(1.0, gt=0, allow_inf_nan=False, description="C.")
+    clipping_bound: float = Field(1.0, gt=0, allow_inf_nan=False, description="Clipping bound C.")
 
     def bound(self, epsilon: float, *, round: int, rounds: int) -> float:  # noqa: A002
         """Return C for every budget and round."""

@@ -25,8 +25,8 @@ class PacDp(Method):
     bound_setting: ClassVar[str] = "curve"
     searched: ClassVar[Mapping[str, Sequence[str]]] = {"schedule": ("none", "cosine")}
 
-    curve: Curve = Field(description="F, from a budget to a clipping bound, or a file.")
-    schedule: Schedule = Field(Schedule(), description="λ(t).")
+    curve: Curve = Field(description="F, from a budget to a clipping bound, or a file with it.")
+    schedule: Schedule = Field(Schedule(), description="Schedule λ(t) of the clipping bound.")
     allow_plan_mismatch: bool = Field(
         False, description="Whether to accept a curve that was fitted for a different plan."
     )

@@ -39,10 +39,16 @@ class Quantile(Method):
 
     bound_setting: ClassVar[str] = "first_bound"
 
-    quantile: Real = Field(0.5, gt=0, lt=1, description="γ: the share that the bound aims at.")
-    speed: Real = Field(0.2, gt=0, allow_inf_nan=False, description="η_C.")
-    first_bound: Real = Field(0.1, gt=0, allow_inf_nan=False, description="C₀.")
-    share: Real = Field(0.1, gt=0, lt=1, description="β: the counts' share of the budget.")
+    quantile: Real = Field(
+        0.5, gt=0, lt=1, description="Target share γ of gradients within the bound."
+    )
+    speed: Real = Field(
+        0.2, gt=0, allow_inf_nan=False, description="Learning rate η_C of the bound."
+    )
+    first_bound: Real = Field(0.1, gt=0, allow_inf_nan=False, description="Initial bound C₀.")
+    share: Real = Field(
+        0.1, gt=0, lt=1, description="Share β of the budget that pays for the counts."
+    )
 
     def bound(self, epsilon: float, *, round: int, rounds: int) -> float:  # noqa: A002
         """Return C₀; later bounds depend on noised counts."""

@@ -32,7 +32,7 @@ class RpdpFl(Fixed):
 
     name: ClassVar[str] = "rpdp-fl"
 
-    clipping_bound: Real = Field(1.0, gt=0, allow_inf_nan=False, description="C.")
+    clipping_bound: Real = Field(1.0, gt=0, allow_inf_nan=False, description="Clipping bound C.")
 
     def specify_releases(self, request: CalibrationRequest) -> list[ReleaseSpec]:
         """Return one sampled sum per step."""
