@@ -32,7 +32,7 @@ from pacdp.validation import FloatArray
 LARGEST_CACHE = 2**28
 
 # Returns the bounds of a client's cells, given the position of its seed, its number and the round.
-BoundsOf = Callable[[int, int, int], FloatArray]
+BoundsFunction = Callable[[int, int, int], FloatArray]
 
 
 def can_stack_plan(plan: Plan) -> bool:
@@ -103,7 +103,7 @@ class GridSimulation:
         records: Sequence[tuple[Dataset, Partition]],
         *,
         budget_of: Sequence[int],
-        bounds_of: BoundsOf,
+        bounds_of: BoundsFunction,
         initial: Mapping[str, Tensor] | None,
     ) -> None:
         local_models = [LocalModel(by_budget[0]) for by_budget in plans]
@@ -236,7 +236,7 @@ class _GridEngine(StackedEngine):
         *,
         plans: Sequence[Sequence[Plan]],
         budget_of: Sequence[int],
-        bounds_of: BoundsOf,
+        bounds_of: BoundsFunction,
     ) -> None:
         super().__init__(local_model, layout=layout)
         self._bounds_of = bounds_of
