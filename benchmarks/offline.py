@@ -29,7 +29,7 @@ def rows() -> Iterator[Row]:
     warnings.filterwarnings("ignore", message="Full backward hook is firing")
     proxy_task = ProxyTask(
         proxy=load_proxy("heart"),
-        sizes=partition_records(load_dataset("heart"), "natural").named_sizes,
+        sizes=partition_records(load_dataset("heart"), "natural").sizes_by_client,
         recipe=Recipe(
             training=Training(rounds=20, local_epochs=5, batch=16, optimiser=Optimiser(lr=RATE))
         ),

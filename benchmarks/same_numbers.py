@@ -245,7 +245,7 @@ def _setting(case: Case) -> ProxyTask:
     _, split = _data(case)
     return ProxyTask(
         proxy=_proxy(case.data, json.dumps(case.options)),
-        sizes=split.named_sizes,
+        sizes=split.sizes_by_client,
         recipe=_recipe(replace(case, hot_start=None)),
         schedule=Schedule.model_validate(case.settings.get("schedule", {})),
         partition=split.kind,

@@ -495,7 +495,7 @@ class Silence:
 
 def federation_plan(**changes):
     parts = {
-        "sizes": HOSPITALS.named_sizes,
+        "sizes": HOSPITALS.sizes_by_client,
         "shape": HEART.shape,
         "task": Classification(2),
         "method": build_method("fixed"),
@@ -786,7 +786,7 @@ def test_models_that_mix_examples_are_refused_or_moved_no_further(make):
         with pytest.raises(InputError, match="model: "):
             clipped(make(), CrossEntropy())(inputs, targets)
         with pytest.raises(InputError, match="model: "):
-            LocalModel(made, make_model=make).gradient.check(inputs, targets)
+            LocalModel(made, make_model=make).gradient.describe_strategy(inputs, targets)
         with pytest.raises(InputError, match="model: "):
             Client(0, made, records, local_model=LocalModel(made, make_model=make))
         return
@@ -928,7 +928,7 @@ def test_nothing_is_refused_because_of_a_record(dtype, wrap):
     model = wrap(perceptron(13, 2)).to(dtype)
     gradient = ClippedGradient(model, CrossEntropy(), adjacency="zero-out")
     targets = torch.arange(9) % 2
-    said = {gradient.check(torch.zeros(9, 13, dtype=dtype), targets)}
+    said = {gradient.describe_strategy(torch.zeros(9, 13, dtype=dtype), targets)}
     for trial in range(60):
         if trial % 10 == 0:
             make_hostile(model, WEIGHTS[trial // 10], generator)
@@ -937,7 +937,7 @@ def test_nothing_is_refused_because_of_a_record(dtype, wrap):
         inputs = inputs.to(dtype)
         total = gradient(inputs, targets, clipping_bound=1.0)
         assert all(bool(value.isfinite().all()) for value in total.values.values())
-        said.add(gradient.check(inputs, targets))
+        said.add(gradient.describe_strategy(inputs, targets))
     assert len(said) == 1
 
 

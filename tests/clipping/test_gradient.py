@@ -165,7 +165,7 @@ def test_models_whose_layers_do_not_see_examples_first_run_on_each_example_alone
     torch.manual_seed(0)
     model, inputs, targets = TimeFirst(), torch.randn(5, 3, 6), torch.zeros(5)
     engine = ClippedGradient(model, summed, adjacency="zero-out")
-    assert engine.check(inputs, targets).startswith("each example by itself")
+    assert engine.describe_strategy(inputs, targets).startswith("each example by itself")
     expected, _ = reference(model, summed, inputs, targets, 0.3)
     assert_same(engine(inputs, targets, clipping_bound=0.3).values, expected)
 
@@ -402,7 +402,7 @@ def test_an_input_changed_in_place_is_noticed():
 def assert_alone(model, inputs, targets):
     """The engine runs each example by itself, and its sum is right."""
     engine = ClippedGradient(model, CrossEntropy(), adjacency="zero-out")
-    assert engine.check(inputs, targets).startswith("each example by itself")
+    assert engine.describe_strategy(inputs, targets).startswith("each example by itself")
     expected, _ = reference(model, CrossEntropy(), inputs, targets, 0.3)
     assert_same(engine(inputs, targets, clipping_bound=0.3).values, expected)
 

@@ -118,7 +118,7 @@ class DropsInside(nn.Module):
 def test_what_the_layers_cannot_tell_runs_on_each_example_alone(make):
     torch.manual_seed(0)
     model, inputs = make(), torch.randn(6, 4)
-    assert engine(model).check(inputs, classes(6)).startswith("each example by itself")
+    assert engine(model).describe_strategy(inputs, classes(6)).startswith("each example by itself")
     assert_right(model, inputs, classes(6))
 
 

@@ -66,7 +66,7 @@ def test_splits_are_seeded_stratified_and_apart(name):
     assert not np.array_equal(one.test.features, other.test.features)
     assert len(one.test) == len(other.test)
     share = TEST_SHARE if name.startswith("heart") else 0.2
-    for label in range(one.task.group_count):
+    for label in range(one.task.stratum_count):
         in_test, in_train = (int((r.labels == label).sum()) for r in (one.test, one.train))
         assert in_test == pytest.approx(share * (in_test + in_train), abs=4)
 

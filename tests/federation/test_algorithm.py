@@ -91,7 +91,7 @@ def test_algorithm_1_to_a_few_grid_steps(adjacency):
     data = load_dataset("heart")
     hospitals = partition_records(data, "natural")
     plan = plan_of(
-        sizes=hospitals.named_sizes,
+        sizes=hospitals.sizes_by_client,
         shape=data.shape,
         task=Classification(2),
         method=build_method("pac-dp", {"curve": CURVE}),
@@ -138,7 +138,7 @@ def test_the_same_seed_gives_the_same_model_and_another_another():
 
     def train(seed):
         plan = plan_of(
-            sizes=split.named_sizes,
+            sizes=split.sizes_by_client,
             shape=data.shape,
             task=Classification(10),
             method=build_method("fixed"),

@@ -34,7 +34,7 @@ RECORDS = HOSPITALS.client_records(DATA)
 
 def plan(policy="even", *, growth=None, rounds=6, epsilon=1.0, name="fixed", **training):
     return plan_of(
-        sizes=HOSPITALS.named_sizes,
+        sizes=HOSPITALS.sizes_by_client,
         shape=DATA.shape,
         task=Classification(2),
         method=build_method(name),
@@ -110,7 +110,7 @@ def test_no_policy_exceeds_a_budget(
     policy, name, adjacency, epsilons, per_round, sampling, cap, rounds, failures, seed
 ):
     made = plan_of(
-        sizes=HOSPITALS.named_sizes,
+        sizes=HOSPITALS.sizes_by_client,
         shape=DATA.shape,
         task=Classification(2),
         method=build_method(name),

@@ -38,7 +38,7 @@ RECORDS = HOSPITALS.client_records(DATA)
 
 def plan(**changes):
     parts = {
-        "sizes": HOSPITALS.named_sizes,
+        "sizes": HOSPITALS.sizes_by_client,
         "shape": DATA.shape,
         "task": Classification(2),
         "method": build_method("fixed"),

@@ -52,7 +52,7 @@ DIGITS = Dataset(
 
 def plan(parts, data, **changes):
     values = {
-        "sizes": parts.named_sizes,
+        "sizes": parts.sizes_by_client,
         "shape": data.shape,
         "task": data.task,
         "method": build_method("fixed"),

@@ -36,7 +36,7 @@ def test_the_warm_start_is_evaluated_before_any_private_record_is_read():
     data = load_dataset("heart")
     hospitals = partition_records(data, "natural")
     plan = plan_of(
-        sizes=hospitals.named_sizes,
+        sizes=hospitals.sizes_by_client,
         shape=data.shape,
         task=Classification(2),
         method=build_method("fixed"),
@@ -64,7 +64,7 @@ def test_test_records_move_nothing_but_the_scores():
     data = load_dataset("heart")
     hospitals = partition_records(data, "natural")
     plan = plan_of(
-        sizes=hospitals.named_sizes,
+        sizes=hospitals.sizes_by_client,
         shape=data.shape,
         task=Classification(2),
         method=build_method("fixed"),

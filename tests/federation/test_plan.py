@@ -26,7 +26,7 @@ HOSPITALS = partition_records(HEART, "natural")
 
 def plan(**changes):
     parts = {
-        "sizes": HOSPITALS.named_sizes,
+        "sizes": HOSPITALS.sizes_by_client,
         "shape": HEART.shape,
         "task": Classification(2),
         "method": build_method("fixed"),

@@ -33,7 +33,7 @@ CURVE = {"curve": {"family": "power", "coefficients": [1.0, 0.4]}}
 
 def plan(name="cgm-median", rounds=6, **server):
     return plan_of(
-        sizes=HOSPITALS.named_sizes,
+        sizes=HOSPITALS.sizes_by_client,
         shape=DATA.shape,
         task=Classification(2),
         method=build_method(name, CURVE if name == "pac-dp" else {}),

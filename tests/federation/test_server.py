@@ -171,7 +171,7 @@ def test_a_run_goes_on_without_those_who_fail_or_refuse():
     data = load_dataset("heart")
     hospitals = partition_records(data, "natural")
     made = plan_of(
-        sizes=hospitals.named_sizes,
+        sizes=hospitals.sizes_by_client,
         shape=data.shape,
         task=Classification(2),
         method=build_method("fixed"),
@@ -196,7 +196,7 @@ def test_reads_like_algorithm_1():
     data = load_dataset("heart")
     hospitals = partition_records(data, "natural")
     made = plan_of(
-        sizes=hospitals.named_sizes,
+        sizes=hospitals.sizes_by_client,
         shape=data.shape,
         task=Classification(2),
         method=build_method("fixed"),

@@ -44,7 +44,7 @@ CURVE = {"curve": {"family": "power", "coefficients": [1.0, 0.4]}}
 def plan(name, data=HEART, split=HOSPITALS, rounds=4, epsilon=1.0, given=None, **training):
     training = {"local_epochs": 2, "batch": 64} | training
     return plan_of(
-        sizes=split.named_sizes,
+        sizes=split.sizes_by_client,
         shape=data.shape,
         task=data.task,
         method=build_method(
@@ -100,7 +100,7 @@ def test_every_method_keeps_every_budget(name, set_name):
 @settings(max_examples=20)
 def test_no_rival_overspends(name, rounds, epsilon, adjacency, failures, seed):
     made = plan_of(
-        sizes=HOSPITALS.named_sizes,
+        sizes=HOSPITALS.sizes_by_client,
         shape=HEART.shape,
         task=Classification(2),
         method=build_method(name, CURVE if name == "pac-dp" else {}),
@@ -152,7 +152,7 @@ def test_nbafl_by_hand():
 def test_nbafl_replace_one_costs_the_same():
     both = [
         plan_of(
-            sizes=HOSPITALS.named_sizes,
+            sizes=HOSPITALS.sizes_by_client,
             shape=HEART.shape,
             task=Classification(2),
             method=build_method("nbafl"),
@@ -286,7 +286,7 @@ def test_rpdp_needs_a_total_budget():
 @pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
 def test_counts_and_gradients_share_the_budget(name, adjacency):
     made = plan_of(
-        sizes=HOSPITALS.named_sizes,
+        sizes=HOSPITALS.sizes_by_client,
         shape=HEART.shape,
         task=Classification(2),
         method=build_method(name, {"share": 0.1}),

@@ -26,7 +26,7 @@ from pacdp.tasks import Classification
 from tests.plans import plan_of, proxy_task_of
 
 HEART = load_dataset("heart")
-SIZES = partition_records(HEART, "natural").named_sizes
+SIZES = partition_records(HEART, "natural").sizes_by_client
 PROXY = load_proxy("heart")
 PLAIN = Training(rounds=4, local_epochs=2, batch=16, optimiser=Optimiser(lr=0.5))
 SMALL = Offline(
@@ -99,7 +99,7 @@ def test_with_a_tenth_of_the_classes_steps_are_a_tenth_as_long():
 def test_the_proxy_has_clients_of_the_runs_own_sizes():
     made = proxy_task(sizes={"a": 900, "b": 50})
     data, split = made.records(0)
-    assert split.named_sizes == {"a": 900, "b": 50}
+    assert split.sizes_by_client == {"a": 900, "b": 50}
     # 592 public records stand for 950, none more often than another by more than one.
     counts = np.unique(np.array([row.tobytes() for row in data.train.features]), return_counts=True)
     assert set(counts[1]) <= {1, 2}

@@ -21,8 +21,9 @@ RISING = Curve(family="power", coefficients=(0.8, 0.3))
 
 
 def plan(seed, **changes):
+    split = partition_records(DATA, "dirichlet", clients=4, seed=seed, alpha=0.5)
     parts = {
-        "sizes": partition_records(DATA, "dirichlet", clients=4, seed=seed, alpha=0.5).named_sizes,
+        "sizes": split.sizes_by_client,
         "shape": DATA.shape,
         "task": Classification(2),
         "method": build_method("pac-dp", {"curve": RISING}),
@@ -87,7 +88,7 @@ def test_regression_in_the_grid_moves_weights_as_a_single_run_does():
     )
     split = partition_records(data, "iid", clients=2)
     made = plan_of(
-        sizes=split.named_sizes,
+        sizes=split.sizes_by_client,
         shape=(4,),
         task=Regression(),
         method=build_method("fixed", {"clipping_bound": 50.0}),

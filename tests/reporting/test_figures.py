@@ -16,8 +16,8 @@ from pacdp.reporting.figures.clients import (
 from pacdp.reporting.figures.comparison import (
     plot_accuracy_by_budget,
     plot_by_epsilon,
-    plot_final_scores,
-    plot_scores_by_round,
+    plot_final_metrics,
+    plot_metric_by_round,
 )
 from pacdp.reporting.figures.mechanism import plot_clipping_and_noise
 from pacdp.reporting.figures.palette import STYLES
@@ -41,7 +41,7 @@ def drawn(picture):
 
 def test_the_line_is_the_mean_over_seeds():
     made = compared("fixed")
-    picture = plot_scores_by_round(made)
+    picture = plot_metric_by_round(made)
     (points,) = drawn(picture).values()
     for place, (number, height) in enumerate(points):
         both = [run.history[place].metrics["accuracy"] for run in made.groups["fixed"]]
@@ -53,13 +53,13 @@ def test_the_line_is_the_mean_over_seeds():
 
 def test_every_seed_is_a_point():
     made = compared("fixed", "fedavg")
-    groups = list(drawn(plot_final_scores(made)).values())
+    groups = list(drawn(plot_final_metrics(made)).values())
     assert [len(points) for points in groups] == [2, 1, 2, 1]
     assert [x for x, _ in groups[0]] == [100 * run.accuracy for run in made.groups["fixed"]]
 
 
 def test_points_on_the_page_are_in_the_order_of_their_words():
-    picture = plot_scores_by_round(compared("fixed", "fedavg"))
+    picture = plot_metric_by_round(compared("fixed", "fedavg"))
     root = ElementTree.fromstring(render_svg(picture, prefix="a"))
     points = [use for use in root.iter("use") if use.get("data-tip", "").startswith("fedavg")]
     assert [use.get("data-tip").split(":")[0] for use in points] == [
@@ -147,7 +147,7 @@ def _luminance(colour):
 def test_every_axis_has_a_name_and_every_epsilon_its_terms():
     made = compared("pac-dp", "fixed")
     pictures = [
-        *(plot_scores_by_round(made), plot_accuracy_by_budget(made), plot_signal_to_noise(made)),
+        *(plot_metric_by_round(made), plot_accuracy_by_budget(made), plot_signal_to_noise(made)),
         *(
             plot_client_epsilon(run_result()),
             plot_client_accuracy(run_result()),
@@ -163,7 +163,7 @@ def test_every_axis_has_a_name_and_every_epsilon_its_terms():
 
 
 def test_a_figure_stays_as_it_was_when_it_is_put_into_a_page():
-    picture = plot_scores_by_round(compared("fixed"))
+    picture = plot_metric_by_round(compared("fixed"))
     first = render_svg(picture, prefix="a")
     assert picture.figure.patch.get_visible()
     assert render_svg(picture, prefix="a") == first

@@ -10,7 +10,7 @@ from pacdp.curve import Curve
 from pacdp.errors import InputError
 from pacdp.reporting import Comparison, render_page
 from pacdp.reporting.figures.clients import plot_client_epsilon
-from pacdp.reporting.figures.comparison import plot_by_epsilon, plot_scores_by_round
+from pacdp.reporting.figures.comparison import plot_by_epsilon, plot_metric_by_round
 from pacdp.reporting.figures.svg import render_svg
 from pacdp.reporting.tables import tabulate_clients
 from pacdp.storage import write_atomically
@@ -245,7 +245,7 @@ def test_a_run_that_diverged_has_a_page_as_well(regression):
 
 def test_many_rounds_keep_their_last_one():
     long = run_result("fixed", changes=("training.rounds=90",))
-    drawn = plot_scores_by_round(Comparison({"fixed": [long]}))
+    drawn = plot_metric_by_round(Comparison({"fixed": [long]}))
     (tips,) = drawn.points.values()
     assert 30 < len(tips) <= 41
     assert tips[-1].tooltip.startswith("fixed, round 90:")

@@ -109,7 +109,7 @@ def test_a_task_from_outside_is_planned_stored_and_trained(detection, tmp_path, 
     split = partition_records(data, "iid", clients=3)
     plan = planned(
         data.task,
-        sizes=split.named_sizes,
+        sizes=split.sizes_by_client,
         model=Model(name=model),
         privacy=Privacy(epsilon=100.0),
         training=Training(rounds=10, local_steps=3),
@@ -198,7 +198,7 @@ def test_tasks_are_the_same_if_what_is_stored_is():
 
 
 def test_a_model_needs_two_classes():
-    assert Classification(1).group_count == 1
+    assert Classification(1).stratum_count == 1
     with pytest.raises(InputError, match="classes = 1: must be at least 2"):
         LocalModel(planned(Classification(1)))
 
@@ -235,9 +235,9 @@ def test_targets_fit_the_loss_whatever_type_the_labels_have(task):
 
 def test_groups_by_which_records_are_split():
     labels = np.array([0, 2, 1])
-    assert Classification(3).groups(labels).tolist() == [0, 2, 1]
-    assert Regression().groups(labels).tolist() == [0, 0, 0]
-    assert (Classification(3).group_count, Regression().group_count) == (3, 1)
+    assert Classification(3).strata(labels).tolist() == [0, 2, 1]
+    assert Regression().strata(labels).tolist() == [0, 0, 0]
+    assert (Classification(3).stratum_count, Regression().stratum_count) == (3, 1)
 
 
 def test_tables_of_predictions():

@@ -76,7 +76,7 @@ def demo_command(
     table.add_row(
         "chance",
         "always the most frequent diagnosis",
-        formatting.format_score(comparison.chance, "accuracy"),
+        formatting.format_score(comparison.baseline, "accuracy"),
     )
     console.print(table)
 

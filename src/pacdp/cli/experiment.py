@@ -155,11 +155,13 @@ def _print_comparison(comparison: "Comparison", plans: dict[str, str]) -> None:
     from pacdp.stats import SampleStats
 
     groups, metric, plan = comparison.groups, comparison.metric, comparison.plan
-    chance = comparison.chance
+    baseline = comparison.baseline
     seeds = len(next(iter(groups.values())))
     table = Table(
         title=f"{plan.data}, {seeds} seeds; {terms(plan.privacy, plan.unit)}",
-        caption=None if chance is None else f"chance: {formatting.format_score(chance, metric)}",
+        caption=None
+        if baseline is None
+        else f"chance: {formatting.format_score(baseline, metric)}",
     )
     table.add_column("method", no_wrap=True)
     table.add_column("plan")

@@ -107,7 +107,7 @@ class ClippedGradient:
         self._refresh()
         return self._sequential
 
-    def check(self, inputs: Any, targets: Any) -> str:
+    def describe_strategy(self, inputs: Any, targets: Any) -> str:
         """Choose and test how examples of these shapes and types are computed, and describe it.
 
         Only shapes and types are read: the test runs on synthetic examples, once for each
@@ -116,7 +116,7 @@ class ClippedGradient:
 
         >>> from pacdp.clipping import CrossEntropy
         >>> gradient = ClippedGradient(nn.Linear(2, 2), CrossEntropy(), adjacency="zero-out")
-        >>> gradient.check(torch.randn(8, 2), torch.zeros(8, dtype=torch.long))
+        >>> gradient.describe_strategy(torch.randn(8, 2), torch.zeros(8, dtype=torch.long))
         'all examples at once: a plain sequence of known layers'
         """
         return self._strategy(inputs, targets).description
@@ -135,11 +135,11 @@ class ClippedGradient:
         strategy = self._strategy(inputs, targets)
 
         def compute() -> list[Tensor]:
-            parts = batch.split(self._step(strategy, batch.size))
-            return [strategy.gradients(part).lengths for _, part in parts]
+            parts = batch.split(self._microbatch_size(strategy, batch.size))
+            return [strategy.gradients(part).norms for _, part in parts]
 
-        lengths = run_flushed(compute)
-        return torch.cat(lengths) if lengths else torch.zeros(0)
+        norms = run_flushed(compute)
+        return torch.cat(norms) if norms else torch.zeros(0)
 
     def _inspect(self) -> None:
         """Look at the module: what is trained, and whether it is a plain sequence."""
@@ -193,7 +193,7 @@ class ClippedGradient:
             )
         return self._strategies[key]
 
-    def _step(self, strategy: Strategy, size: int) -> int:
+    def _microbatch_size(self, strategy: Strategy, size: int) -> int:
         """Return how many examples (or units) are computed at once."""
         return strategy.limit(self.microbatch or max(size, 1))
 
@@ -202,7 +202,7 @@ class ClippedGradient:
     ) -> dict[str, Tensor]:
         """Compute the clipped sum over all parts of a batch."""
         total: dict[str, Tensor] = {}
-        size, step = batch.size, self._step(strategy, batch.size)
+        size, step = batch.size, self._microbatch_size(strategy, batch.size)
         for place, part in batch.split(step):
             summed = strategy.gradients(part).clipped_sum(
                 bound,

@@ -148,14 +148,14 @@ def squared_norms(values: Tensor) -> Tensor:
     return norms(values).double().square_()
 
 
-def clip_factors(lengths: Tensor, bound: float | Tensor) -> Tensor:
+def clip_factors(norms: Tensor, bound: float | Tensor) -> Tensor:
     """Compute min(1, C/‖g‖) from norms; 0 where they are not finite.
 
     >>> clip_factors(torch.tensor([0.25, 4.0, torch.nan, torch.inf]), 1.0).tolist()
     [1.0, 0.25, 0.0, 0.0]
     """
     # 1/∞ is 0 already.
-    return lengths.reciprocal().mul_(bound).clamp_(max=1).nan_to_num_(nan=0.0).float()
+    return norms.reciprocal().mul_(bound).clamp_(max=1).nan_to_num_(nan=0.0).float()
 
 
 def zero_nonfinite(values: Tensor) -> Tensor:

@@ -99,7 +99,7 @@ def _find_wrong_rule(strategy: Bookkeeping, inputs: Any, targets: Any) -> str | 
     except InputError as error:
         return str(error)
     batch = Batch(inputs, targets, len(outputs))
-    scale = float(combine(contributions, batch, parameters).lengths.sum())
+    scale = float(combine(contributions, batch, parameters).norms.sum())
     for (name, parameter), gradient in zip(parameters.items(), expected, strict=True):
         whole = torch.zeros_like(parameter) if gradient is None else gradient
         difference = whole.float()

@@ -67,8 +67,8 @@ class LinearStep:
         self, parameters: Parameters, saved: Tensor, gradients: Tensor, onward: bool
     ) -> Backward:
         # A bias is a weight whose input is one.
-        lengths = norms(saved) if self.bias is None else torch.hypot(raw_norms(saved), _ONE)
-        lengths *= norms(gradients)
+        example_norms = norms(saved) if self.bias is None else torch.hypot(raw_norms(saved), _ONE)
+        example_norms *= norms(gradients)
 
         def sums(weights: Tensor) -> dict[str, Tensor]:
             scaled = zero_nonfinite_(gradients * weights.unsqueeze(-1))
@@ -77,7 +77,7 @@ class LinearStep:
                 total[self.bias] = sum_rows(scaled)
             return total
 
-        return gradients @ parameters[self.weight] if onward else None, lengths, sums
+        return gradients @ parameters[self.weight] if onward else None, example_norms, sums
 
 
 @dataclass(frozen=True)
@@ -120,10 +120,10 @@ class ConvolutionStep:
         front = gradients.shape[:-3]
         per_example = patch_gradients(windows, gradients.flatten(0, len(front) - 1))
         per_example = per_example.flatten(1).unflatten(0, front)
-        lengths = norms(per_example)
+        example_norms = norms(per_example)
         shifts = gradients.sum((-2, -1)) if self.bias is not None else None
         if shifts is not None:
-            lengths = torch.hypot(lengths, norms(shifts))
+            example_norms = torch.hypot(example_norms, norms(shifts))
 
         def sums(weights: Tensor) -> dict[str, Tensor]:
             column = weights.unsqueeze(-1)
@@ -135,7 +135,8 @@ class ConvolutionStep:
                 result[self.bias] = sum_products(column, zero_nonfinite_(shifts)).squeeze(-2)
             return result
 
-        return self._input_gradients(weight, shape, gradients) if onward else None, lengths, sums
+        back = self._input_gradients(weight, shape, gradients) if onward else None
+        return back, example_norms, sums
 
     def _input_gradients(self, weight: Tensor, shape: torch.Size, gradients: Tensor) -> Tensor:
         places = {"stride": self.stride, "padding": self.padding}
@@ -247,11 +248,11 @@ class SequentialModel:
         parts: list[WeightedSums] = []
         for number in range(len(self.steps) - 1, first - 1, -1):
             assert back is not None
-            back, lengths, sums = self.steps[number].backward(
+            back, example_norms, sums = self.steps[number].backward(
                 parameters, saved[number], back, number > first
             )
-            if lengths is not None and sums is not None:
-                total = lengths if total is None else torch.hypot(total, lengths)
+            if example_norms is not None and sums is not None:
+                total = example_norms if total is None else torch.hypot(total, example_norms)
                 parts.append(sums)
         assert total is not None
         return total, lambda weights: {k: v for sums in parts for k, v in sums(weights).items()}

@@ -120,10 +120,10 @@ class StackedGradient:
 
         def compute() -> Tensors:
             with torch.no_grad():
-                lengths, sums = self.sequential.gradients(
+                norms, sums = self.sequential.gradients(
                     parameters, inputs, targets, self.loss, lead=2
                 )
-                factors = clip_factors(lengths, most.to(lengths).unsqueeze(1))
+                factors = clip_factors(norms, most.to(norms).unsqueeze(1))
                 values = sums(factors if present is None else factors * present)
                 return {name: values[name] for name in parameters}
 

@@ -39,11 +39,11 @@ LARGEST_BLOCK = 2**24
 class Gradients:
     """Norms of the gradients of some examples (or units), and a way to sum them.
 
-    ``lengths`` are the norms, not finite where the gradient is not. ``rounding`` is n·L of sums
+    ``norms`` are not finite where a gradient is not. ``rounding`` is n·L of sums
     over positions, as in ``Contribution``, or None where there are none.
     """
 
-    lengths: Tensor
+    norms: Tensor
     rounding: Tensor | None
     sums: WeightedSums
 
@@ -54,12 +54,12 @@ class Gradients:
 
         The whole sum is over ``examples`` examples, in ``sums`` partial sums; this is one part.
         """
-        lengths = self.lengths
+        norms = self.norms
         if self.rounding is not None:
             # Clipped harder where the terms of a gradient cancel so much that rounding matters.
-            scale = 2.01 * UNIT_SINGLE * min(len(lengths), BLOCK) / SUM_ERROR
-            lengths = torch.maximum(lengths, scale * self.rounding)
-        factors = clip_factors(lengths, shrink_bound(bound, examples, sums=sums))
+            scale = 2.01 * UNIT_SINGLE * min(len(norms), BLOCK) / SUM_ERROR
+            norms = torch.maximum(norms, scale * self.rounding)
+        factors = clip_factors(norms, shrink_bound(bound, examples, sums=sums))
         return self.sums(factors if present is None else factors * present)
 
 
@@ -123,10 +123,10 @@ class SequentialStrategy(Strategy):
 
     def gradients(self, batch: Batch) -> Gradients:
         with torch.no_grad():
-            lengths, sums = self.model.gradients(
+            norms, sums = self.model.gradients(
                 self.parameters, batch.inputs, batch.targets, self.loss, lead=1
             )
-        return Gradients(lengths, None, sums)
+        return Gradients(norms, None, sums)
 
 
 @dataclass(frozen=True)

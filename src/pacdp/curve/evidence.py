@@ -14,7 +14,7 @@ Family = Literal["quadratic", "power", "piecewise"]
 Rule = Literal["plateau", "argmax"]
 
 
-class ThresholdChoice(Settings):
+class BoundChoice(Settings):
     """The clipping bound C* selected for one budget, and how certain the selection is."""
 
     bound: float
@@ -86,7 +86,7 @@ class CurveEvidence(Settings):
     """The score matrix P: (seeds, budgets, bounds)."""
     metric: str = ""
     rule: Rule | None = None
-    choices: tuple[ThresholdChoice, ...] = ()
+    choices: tuple[BoundChoice, ...] = ()
     expected: tuple[float, ...] = ()
     """Expected score at F(ε) for each budget."""
     outliers: tuple[float, ...] = ()

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pacdp.curve.bound_selection import estimate_score
 from pacdp.curve.curve import Curve
-from pacdp.curve.threshold_selection import estimate_score
 
 
 @dataclass(frozen=True)

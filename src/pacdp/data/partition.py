@@ -54,11 +54,11 @@ class Partition:
         return np.array(list(map(len, self.indices)))
 
     @property
-    def named_sizes(self) -> dict[str, int]:
+    def sizes_by_client(self) -> dict[str, int]:
         """The number of records by the client's name."""
         return dict(zip(self.clients, self.sizes.tolist(), strict=True))
 
-    def named_units(self, dataset: Dataset) -> dict[str, int]:
+    def units_by_client(self, dataset: Dataset) -> dict[str, int]:
         """Return the number of units by the client's name."""
         counts = [
             len(records) if records.units is None else len(np.unique(records.units))
@@ -79,7 +79,7 @@ class Partition:
 
         A task without classes has one column.
         """
-        groups, kinds = dataset.task.groups(dataset.train.labels), dataset.task.group_count
+        groups, kinds = dataset.task.strata(dataset.train.labels), dataset.task.stratum_count
         return np.array([np.bincount(groups[index], minlength=kinds) for index in self.indices])
 
     def save(self, path: Path | str) -> None:
@@ -216,7 +216,7 @@ def _group_by_unit(dataset: Dataset) -> tuple[Array, Array]:
     records = dataset.train
     units = np.arange(len(records)) if records.units is None else records.units
     _, first, unit_of_record = np.unique(units, return_index=True, return_inverse=True)
-    return dataset.task.groups(records.labels[first]), unit_of_record
+    return dataset.task.strata(records.labels[first]), unit_of_record
 
 
 def _draw(

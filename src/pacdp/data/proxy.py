@@ -162,7 +162,7 @@ def select_classes(source: Dataset, chosen: Array, name: str) -> Dataset:
 def cifar100_for_cifar10(*, seed: int = 0) -> Proxy:
     """Select ten of CIFAR-100's twenty superclasses: as many classes as CIFAR-10."""
     source = load_dataset("cifar100", labels="coarse")
-    chosen = np.sort(make_generator("seed", seed).permutation(source.task.group_count)[:10])
+    chosen = np.sort(make_generator("seed", seed).permutation(source.task.stratum_count)[:10])
     return Proxy(
         data=select_classes(source, chosen, "cifar100-for-cifar10"),
         stands_for="cifar10",

@@ -281,7 +281,7 @@ def _draw_test_mask(records: Records, task: Task, share: float, split: int) -> A
     assert records.clients is not None
     units = np.arange(len(records)) if records.units is None else records.units
     _, first, unit_of_record = np.unique(units, return_index=True, return_inverse=True)
-    groups = np.stack([records.clients[first], task.groups(records.labels[first])], axis=1)
+    groups = np.stack([records.clients[first], task.strata(records.labels[first])], axis=1)
     strata = np.unique(groups, axis=0, return_inverse=True)[1]
     return draw_stratified(strata, share, split)[unit_of_record]
 

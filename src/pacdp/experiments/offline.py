@@ -35,8 +35,8 @@ def make_proxy_task(
     """
     dataset, split = read or read_data(experiment.data, seed=seed)
     proxy, initial = load_selection_data(experiment, dataset, seed=seed, progress=progress)
-    sizes = split.named_sizes if dataset.unit == "record" else split.named_units(dataset)
-    share = proxy.data.task.group_count / dataset.task.group_count
+    sizes = split.sizes_by_client if dataset.unit == "record" else split.units_by_client(dataset)
+    share = proxy.data.task.stratum_count / dataset.task.stratum_count
     return ProxyTask(
         proxy=proxy,
         sizes=_like(sizes, share),

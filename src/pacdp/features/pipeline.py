@@ -212,7 +212,7 @@ def _fit_pipeline(
             "sha256": public.train.digest,
             "made by": f"seed {settings.seed}",
         }
-    classes = 0 if public is None else public.task.group_count
+    classes = 0 if public is None else public.task.stratum_count
     extractor.fit(training, classes=classes, seed=settings.seed, progress=progress)
     rows: list[torch.Tensor] = []
     for batch in transform_records(extractor, reference):

@@ -81,7 +81,7 @@ def _training_only(source: Dataset, name: str, train: Records) -> Dataset:
 
 def _split_by_class(source: Dataset, *, held_out: int) -> tuple[Dataset, Dataset]:
     """Split a CIFAR set into all images of some classes, and the others' train and test images."""
-    order = np.random.default_rng(0).permutation(source.task.group_count)
+    order = np.random.default_rng(0).permutation(source.task.stratum_count)
     held, chosen = np.sort(order[:held_out]), np.sort(order[held_out:])
     training = select_classes(source, chosen, f"{source.name}, {len(chosen)} classes")
     joined = concatenate_records(training.train, training.test)

@@ -174,7 +174,7 @@ class Client:
                     f"{where}: its records hold tokens that the model does not know; must be whole "
                     f"numbers from 0 to {known.stop - 1}"
                 )
-        self.local_model.gradient.check(
+        self.local_model.gradient.describe_strategy(
             *self.records.empty_tensors(self.plan.task, self.local_model.device)
         )
 

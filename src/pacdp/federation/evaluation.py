@@ -60,7 +60,7 @@ def accuracy_by_client(
     if partition.kind == "natural" and holders is not None:
         parts = [correct[holders == number] for number in range(len(partition))]
         return [float(part.mean()) if len(part) else None for part in parts]
-    groups, kinds = task.groups(labels), task.group_count
+    groups, kinds = task.strata(labels), task.stratum_count
     totals = np.bincount(groups, minlength=kinds)
     hits = np.bincount(groups, weights=correct, minlength=kinds)
     rates = np.divide(hits, totals, out=np.zeros(kinds), where=totals > 0)

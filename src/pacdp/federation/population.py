@@ -44,10 +44,10 @@ class Population:
         200
         """
         return cls(
-            sizes=partition.named_sizes,
+            sizes=partition.sizes_by_client,
             shape=dataset.shape,
             task=dataset.task,
             unit=dataset.unit,
-            units=None if dataset.unit == "record" else partition.named_units(dataset),
+            units=None if dataset.unit == "record" else partition.units_by_client(dataset),
             data=data or dataset.name,
         )

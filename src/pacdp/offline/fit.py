@@ -7,14 +7,14 @@ import numpy as np
 
 from pacdp import __version__
 from pacdp.curve import (
+    BoundChoice,
     Curve,
     CurveEvidence,
-    ThresholdChoice,
     fit_curve_families,
-    select_thresholds,
+    select_bounds,
 )
+from pacdp.curve.bound_selection import estimate_score
 from pacdp.curve.evidence import ProxyProvenance, RateChoices, Regret
-from pacdp.curve.threshold_selection import estimate_score
 from pacdp.offline.configuration import Offline
 from pacdp.offline.grid import Cell, Grid, Matrix, ScoreStore, Worker, run_grid, train_in_process
 from pacdp.offline.proxy_task import ProxyTask
@@ -49,7 +49,7 @@ def fit_curve(
     for _ in range((offline.widen or 0) + 1):
         grid = Grid(budgets, bounds, tuple(range(offline.seeds)))
         matrix = run_grid(proxy_task, grid, store=store, worker=worker, observe=observe)
-        choices = select_thresholds(matrix.scores, bounds, rule=offline.rule)
+        choices = select_bounds(matrix.scores, bounds, rule=offline.rule)
         bounds = _widen_bounds(grid.bounds, choices)
         if bounds == grid.bounds:
             break
@@ -94,9 +94,7 @@ def fit_curve(
     return fitted.curve.model_copy(update={"evidence": evidence})
 
 
-def _widen_bounds(
-    bounds: tuple[float, ...], choices: Sequence[ThresholdChoice]
-) -> tuple[float, ...]:
+def _widen_bounds(bounds: tuple[float, ...], choices: Sequence[BoundChoice]) -> tuple[float, ...]:
     """Extend the bounds in equal ratios beyond each edge at which a selected bound lies."""
     middle = (bounds[0] * bounds[-1]) ** 0.5
     at_edge = [choice.bound for choice in choices if choice.edge]
@@ -160,7 +158,7 @@ def _simulate_rate(
     training = training.model_copy(update={"optimiser": optimiser})
     other = replace(proxy_task, recipe=proxy_task.recipe.model_copy(update={"training": training}))
     matrix = run_grid(other, grid, worker=worker)
-    choices = select_thresholds(matrix.scores, matrix.bounds, rule=offline.rule)
+    choices = select_bounds(matrix.scores, matrix.bounds, rule=offline.rule)
     return RateChoices(
         lr=rate,
         bounds=tuple(choice.bound for choice in choices),

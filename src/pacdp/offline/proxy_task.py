@@ -73,7 +73,8 @@ class ProxyTask:
     def population(self, seed: int) -> Population:
         """Return the clients of the proxy task. Each unit is one record here."""
         data, split = self.records(seed)
-        return Population(sizes=split.named_sizes, shape=data.shape, task=data.task, data=data.name)
+        sizes = split.sizes_by_client
+        return Population(sizes=sizes, shape=data.shape, task=data.task, data=data.name)
 
     def records(self, seed: int) -> tuple[Dataset, Partition]:
         """Return the proxy's records, assigned to as many clients as the private training has."""

@@ -72,7 +72,7 @@ class Comparison:
         return self.plan.task.metric
 
     @property
-    def chance(self) -> float | None:
+    def baseline(self) -> float | None:
         """The headline metric of the best constant prediction; None if the task has none."""
         return next(iter(self.groups.values()))[0].chance
 
@@ -86,7 +86,7 @@ class Comparison:
         """The colour, dash and marker of each label, by its position."""
         return {label: series_style(n) for n, label in enumerate(self.groups)}
 
-    def scores_by_round(self, label: str) -> dict[float, SampleStats]:
+    def metric_by_round(self, label: str) -> dict[float, SampleStats]:
         """Summarise the scores over seeds, for the rounds that were evaluated."""
         return {
             number: SampleStats.of(scores)
@@ -97,7 +97,7 @@ class Comparison:
             ).items()
         }
 
-    def final_scores(self, label: str) -> dict[int, float]:
+    def final_metrics(self, label: str) -> dict[int, float]:
         """Return the final score of each seed; a run that diverged has no loss and is left out."""
         return {
             result.seed: result.metrics[self.metric]
@@ -107,7 +107,7 @@ class Comparison:
 
     def final_stats(self, label: str) -> SampleStats | None:
         """Summarise the final scores; None if all runs diverged."""
-        scores = self.final_scores(label).values()
+        scores = self.final_metrics(label).values()
         return SampleStats.of(scores) if scores else None
 
     def initial_stats(self, label: str) -> SampleStats | None:

@@ -25,8 +25,8 @@ from pacdp.reporting.figures.clients import (
 )
 from pacdp.reporting.figures.comparison import (
     plot_accuracy_by_budget,
-    plot_final_scores,
-    plot_scores_by_round,
+    plot_final_metrics,
+    plot_metric_by_round,
 )
 from pacdp.reporting.figures.mechanism import find_curve, plot_clipping_and_noise, plot_curve
 from pacdp.reporting.figures.palette import STYLES
@@ -72,8 +72,8 @@ def render_page(
         sentences=summary.explain_results(comparison),
         warnings=[warning for panel in panels for warning in panel["warnings"]],
         notes=notes,
-        by_round=plot_scores_by_round(comparison),
-        by_method=plot_final_scores(comparison),
+        by_round=plot_metric_by_round(comparison),
+        by_method=plot_final_metrics(comparison),
         methods=tabulate_methods(comparison),
         by_budget=plot_accuracy_by_budget(comparison),
         extra_charts=extra_charts,

@@ -27,7 +27,7 @@ class Fact:
 
 def list_facts(comparison: Comparison) -> list[Fact]:
     """List what a reader wants to know first, beginning with the best score of each guarantee."""
-    plan, metric, chance = comparison.plan, comparison.metric, comparison.chance
+    plan, metric, baseline = comparison.plan, comparison.metric, comparison.baseline
     seeds = sorted({result.seed for results in comparison.groups.values() for result in results})
     pick = max if plan.task.higher_is_better else min
     facts = []
@@ -41,8 +41,8 @@ def list_facts(comparison: Comparison) -> list[Fact]:
             best = pick(means, key=lambda label: means[label])
             name = f"{'best ' if len(means) > 1 else ''}{metric} {guarantee}"
             facts.append(Fact(name, format_score(means[best], metric), best))
-    if chance is not None:
-        facts.append(Fact("chance", format_score(chance, metric), "the best constant prediction"))
+    if baseline is not None:
+        facts.append(Fact("chance", format_score(baseline, metric), "the best constant prediction"))
     records = sum(client.records for client in plan.clients)
     return [
         *facts,

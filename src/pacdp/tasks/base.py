@@ -104,11 +104,11 @@ class Task(ABC):
         return ()
 
     @property
-    def group_count(self) -> int:
-        """The number of groups in :meth:`groups`."""
+    def stratum_count(self) -> int:
+        """The number of strata in :meth:`strata`."""
         return max(len(self.class_names), 1)
 
-    def groups(self, labels: Array) -> NDArray[np.int64]:
+    def strata(self, labels: Array) -> NDArray[np.int64]:
         """The class of each record, by which records are split; 0 for a task without classes."""
         return np.zeros(len(labels), np.int64)
 

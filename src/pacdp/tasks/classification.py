@@ -128,7 +128,7 @@ class Classification(Task):
         """The names of the classes, by default their numbers."""
         return self.names or tuple(map(str, range(self.classes)))
 
-    def groups(self, labels: Array) -> NDArray[np.int64]:
+    def strata(self, labels: Array) -> NDArray[np.int64]:
         """The class of each record."""
         return labels.astype(np.int64)
 

@@ -96,7 +96,7 @@ def tune(
     )
     trainings = _Count(f"tuning {experiment.name}", progress)
     dataset, split = evaluator.read
-    sizes = split.named_sizes if dataset.unit == "record" else split.named_units(dataset)
+    sizes = split.sizes_by_client if dataset.unit == "record" else split.units_by_client(dataset)
     searched = search_axes(
         *(experiment, name),
         clients=list(sizes.values()),

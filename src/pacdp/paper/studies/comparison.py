@@ -114,7 +114,7 @@ def _plot_sweep(found: StudyResult, comparison: Comparison) -> Chart:
     return plot_by_epsilon(
         series,
         terms=comparison.terms,
-        chance=found.chance,
+        baseline=found.chance,
         styles=comparison.styles,
         title="Final accuracy against ε, certified",
     )

@@ -108,7 +108,7 @@ def draw_figure(comparison: Comparison) -> Figure:
 
 def _draw_accuracy(axes: Axes, comparison: Comparison) -> None:
     for method in DRAWN:
-        stats, style = comparison.scores_by_round(method), comparison.styles[method]
+        stats, style = comparison.metric_by_round(method), comparison.styles[method]
         rounds = list(stats)
         mean = 100 * np.array([point.mean for point in stats.values()])
         deviation = 100 * np.array([point.deviation for point in stats.values()])
@@ -123,8 +123,8 @@ def _draw_accuracy(axes: Axes, comparison: Comparison) -> None:
         axes.fill_between(
             rounds, mean - deviation, mean + deviation, alpha=0.12, color=style.colour, lw=0
         )
-    assert comparison.chance is not None
-    axes.axhline(100 * comparison.chance, color="black", linestyle=":", label="chance")
+    assert comparison.baseline is not None
+    axes.axhline(100 * comparison.baseline, color="black", linestyle=":", label="chance")
     axes.set_xlabel("round")
     axes.set_ylabel("test accuracy in % (mean ± s.d.)")
     budgets = ", ".join(f"{epsilon:g}" for epsilon in EPSILONS)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pacdp.curve import Curve, fit_curve_families, select_thresholds
+from pacdp.curve import Curve, fit_curve_families, select_bounds
 from pacdp.curve.evidence import Rule
 from pacdp.errors import InputError
 from pacdp.paper.theory.slopes import Slope, fit_slope
@@ -176,7 +176,7 @@ def fit_noisy_surface(
     budgets = np.geomspace(LOW, HIGH, int(require_count("number", number)))
     noise = score_noise * random.normal(size=(number, SEEDS, len(BOUNDS)))
     scores = noise - utility_gap(BOUNDS, budgets[:, None, None])
-    choices = select_thresholds(scores.swapaxes(0, 1), BOUNDS, rule=rule)
+    choices = select_bounds(scores.swapaxes(0, 1), BOUNDS, rule=rule)
     try:
         return fit_curve_families(
             budgets,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pacdp.curve import ThresholdChoice, select_thresholds
+from pacdp.curve import BoundChoice, select_bounds
 from pacdp.data import load_proxy
 from pacdp.federation import Optimiser, Recipe, Training
 from pacdp.offline import Grid, Matrix, ProxyTask
@@ -24,7 +24,7 @@ class SurrogateCheck:
 
     learning_rate: float
     matrix: Matrix
-    choices: list[ThresholdChoice]
+    choices: list[BoundChoice]
     predicted: dict[str, FloatArray]
     """By κ: 1/K is the default, and 1 the paper's J, which leaves κ open."""
 
@@ -84,6 +84,6 @@ def check_surrogate(
             "1/K": predict_thresholds(proxy_task, budgets),
             "1": predict_thresholds(proxy_task, budgets, kappa=1.0),
         }
-        choices = select_thresholds(matrix.scores, bounds)
+        choices = select_bounds(matrix.scores, bounds)
         checks.append(SurrogateCheck(learning_rate, matrix, choices, predicted))
     return checks

@@ -113,15 +113,15 @@ class ChartBuilder:
         if label:
             self._legend[label] = line
 
-    def add_chance(
-        self, axes: Axes, chance: float | None, metric: str, *, vertical: bool = False
+    def add_baseline(
+        self, axes: Axes, baseline: float | None, metric: str, *, vertical: bool = False
     ) -> None:
         """Draw the score of the best constant prediction, if there is one."""
-        if chance is not None:
+        if baseline is not None:
             draw = axes.axvline if vertical else axes.axhline
-            line = draw(display_factor(metric) * chance, color="black", alpha=0.6, linewidth=1.2)
+            line = draw(display_factor(metric) * baseline, color="black", alpha=0.6, linewidth=1.2)
             line.set_linestyle((0, (1, 2)))
-            self._legend[f"chance {format_score(chance, metric)}"] = line
+            self._legend[f"chance {format_score(baseline, metric)}"] = line
 
     def label_axes(self, axes: Axes, x: str, y: str) -> None:
         """Name the axes, with units."""

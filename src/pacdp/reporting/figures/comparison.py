@@ -17,12 +17,12 @@ from pacdp.reporting.figures.palette import SeriesStyle, series_style
 from pacdp.stats import SampleStats
 
 
-def plot_scores_by_round(comparison: Comparison) -> Chart:
+def plot_metric_by_round(comparison: Comparison) -> Chart:
     """Plot the mean score over seeds by round, in a band of one standard deviation."""
     metric, factor = comparison.metric, display_factor(comparison.metric)
     builder = ChartBuilder(height=4.2)
     axes = builder.axes[0]
-    series = {label: comparison.scores_by_round(label) for label in comparison.groups}
+    series = {label: comparison.metric_by_round(label) for label in comparison.groups}
     for label, by_round in series.items():
         style = comparison.styles[label]
         points = [
@@ -41,7 +41,7 @@ def plot_scores_by_round(comparison: Comparison) -> Chart:
             alpha=0.1 if len(series) <= 4 else 0.045,
             linewidth=0,
         )
-    builder.add_chance(axes, comparison.chance, metric)
+    builder.add_baseline(axes, comparison.baseline, metric)
     builder.use_integer_ticks(axes)
     builder.label_axes(axes, "round", _axis_label(metric))
     seeds = max(len(results) for results in comparison.groups.values())
@@ -49,19 +49,19 @@ def plot_scores_by_round(comparison: Comparison) -> Chart:
     return builder.build(
         f"{metric.capitalize()} by round",
         f"Test {metric} of the global model after each round, {shown}."
-        f"{_explain_chance(comparison.chance, metric)}",
+        f"{_explain_baseline(comparison.baseline, metric)}",
         _tabulate("round", series, metric, f"Test {metric}, mean ± standard deviation over seeds"),
     )
 
 
-def plot_final_scores(comparison: Comparison) -> Chart:
+def plot_final_metrics(comparison: Comparison) -> Chart:
     """Plot the final score of each method: mean, standard deviation and every seed."""
     metric, labels = comparison.metric, list(comparison.groups)
     factor, rows = display_factor(metric), []
     builder = ChartBuilder(height=1.1 + 0.34 * len(labels))
     axes = builder.axes[0]
     for place, label in enumerate(labels):
-        scores, stats = comparison.final_scores(label), comparison.final_stats(label)
+        scores, stats = comparison.final_metrics(label), comparison.final_stats(label)
         each = ", ".join(format_score(value, metric) for value in scores.values())
         rows.append((label, format_stats(stats, metric), each or MISSING))
         if stats is None:
@@ -84,12 +84,12 @@ def plot_final_scores(comparison: Comparison) -> Chart:
     axes.set_yticks(range(len(labels)), [escape_mathtext(shorten(label, 44)) for label in labels])
     axes.set_ylim(len(labels) - 0.5, -0.6)
     axes.grid(visible=False, axis="y")
-    builder.add_chance(axes, comparison.chance, metric, vertical=True)
+    builder.add_baseline(axes, comparison.baseline, metric, vertical=True)
     builder.label_axes(axes, _axis_label(metric), "")
     return builder.build(
         f"Final {metric} by method",
         "Large markers show the mean over seeds, bars ± one standard deviation, and small markers "
-        f"single seeds.{_explain_chance(comparison.chance, metric)}",
+        f"single seeds.{_explain_baseline(comparison.baseline, metric)}",
         Table(("method", f"final {metric}", "single seeds"), rows),
     )
 
@@ -98,7 +98,7 @@ def plot_by_epsilon(
     scores: Mapping[str, Mapping[float, Sequence[float]]],
     *,
     terms: str,
-    chance: float | None = None,
+    baseline: float | None = None,
     metric: str = "accuracy",
     styles: Mapping[str, SeriesStyle] | None = None,
     title: str = "",
@@ -145,11 +145,12 @@ def plot_by_epsilon(
     builder.set_ticks(
         axes.xaxis, sorted({epsilon for values in scores.values() for epsilon in values})
     )
-    builder.add_chance(axes, chance, metric)
+    builder.add_baseline(axes, baseline, metric)
     builder.label_axes(axes, f"budget ε ({terms})", _axis_label(metric))
     return builder.build(
         title or f"{metric.capitalize()} by ε",
-        f"Mean ± one standard deviation over seeds.{_explain_chance(chance, metric)} ε at {terms}.",
+        "Mean ± one standard deviation over seeds."
+        f"{_explain_baseline(baseline, metric)} ε at {terms}.",
         _tabulate("budget ε", series, metric, f"{metric.capitalize()} by budget ε at {terms}"),
     )
 
@@ -189,5 +190,5 @@ def _describe(stats: SampleStats, metric: str) -> str:
     return format_stats(stats, metric) + seeds
 
 
-def _explain_chance(chance: float | None, metric: str) -> str:
-    return "" if chance is None else f" Chance is the {metric} of the best constant prediction."
+def _explain_baseline(baseline: float | None, metric: str) -> str:
+    return "" if baseline is None else f" Chance is the {metric} of the best constant prediction."

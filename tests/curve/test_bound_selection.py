@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pacdp.curve import fit_curve_families, select_threshold, select_thresholds
-from pacdp.curve.threshold_selection import estimate_score, smoothing_matrix
+from pacdp.curve import fit_curve_families, select_bound, select_bounds
+from pacdp.curve.bound_selection import estimate_score, smoothing_matrix
 from pacdp.errors import InputError
 
 BUDGETS = np.geomspace(0.05, 10, 8)
@@ -30,7 +30,7 @@ def recovered(rule, family, *, noise, flat, draws=25):
     errors, claims = [], []
     for draw in range(draws):
         scores = surface(np.random.default_rng(draw), noise, flat)
-        choices = select_thresholds(scores, BOUNDS, rule=rule)
+        choices = select_bounds(scores, BOUNDS, rule=rule)
         off = np.log([choice.bound for choice in choices]) - np.log(TRUE)
         claims.append(np.abs(off) <= 2 * np.array([choice.spread for choice in choices]))
         try:
@@ -59,7 +59,7 @@ def test_the_known_curve_is_recovered_and_better_than_by_the_papers_way(noise, f
 
 def test_without_noise_it_is_the_maximum():
     scores = 1 - (np.log(BOUNDS) - np.log(0.5)) ** 2 / 10
-    found = select_threshold([scores, scores], BOUNDS)
+    found = select_bound([scores, scores], BOUNDS)
     assert found.bound == pytest.approx(0.5, rel=0.02)
     assert not found.edge
     assert found.low <= found.bound <= found.high
@@ -72,18 +72,18 @@ def test_without_noise_it_is_the_maximum():
 @settings(max_examples=60, deadline=None)
 def test_a_choice_lies_on_the_grid_and_is_as_good_as_it_says(scores, rule):
     bounds = np.geomspace(0.1, 10, 6)
-    found = select_threshold(scores, bounds, rule=rule)
+    found = select_bound(scores, bounds, rule=rule)
     assert bounds[0] * 0.999 <= found.bound <= bounds[-1] * 1.001
     assert found.low <= found.high
     assert found.spread >= 0
-    moved = select_threshold(np.array(scores) + 3.0, bounds, rule=rule)
+    moved = select_bound(np.array(scores) + 3.0, bounds, rule=rule)
     assert moved.bound == pytest.approx(found.bound, rel=1e-3)
 
 
 def test_a_score_that_only_rises_is_chosen_at_the_edge():
     rising = np.arange(8.0)
-    assert select_threshold([rising, rising + 0.01], np.geomspace(0.1, 10, 8)).edge
-    assert select_threshold([rising], np.geomspace(0.1, 10, 8), rule="argmax").edge
+    assert select_bound([rising, rising + 0.01], np.geomspace(0.1, 10, 8)).edge
+    assert select_bound([rising], np.geomspace(0.1, 10, 8), rule="argmax").edge
 
 
 @given(coefficients=st.tuples(*[st.floats(-3, 3)] * 3))
@@ -112,4 +112,4 @@ def test_what_is_expected_stays_within_what_was_seen():
 )
 def test_what_cannot_be_chosen_from_is_refused(scores, bounds, message):
     with pytest.raises(InputError, match=message):
-        select_threshold(scores, bounds)
+        select_bound(scores, bounds)

@@ -11,7 +11,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pacdp.curve.evidence import Rule, ThresholdChoice
+from pacdp.curve.evidence import BoundChoice, Rule
 from pacdp.errors import InputError
 from pacdp.validation import FloatArray, require_positive
 
@@ -22,9 +22,7 @@ _KERNEL_WIDTH = 1.0
 _BOOTSTRAP_DRAWS = 400
 
 
-def select_threshold(
-    scores: ArrayLike, bounds: ArrayLike, *, rule: Rule = "plateau"
-) -> ThresholdChoice:
+def select_bound(scores: ArrayLike, bounds: ArrayLike, *, rule: Rule = "plateau") -> BoundChoice:
     """Select C* from scores (seeds, bounds), of which higher ones are better.
 
     ``argmax`` is the paper's rule: the candidate with the highest mean. ``plateau`` smooths the
@@ -34,9 +32,9 @@ def select_threshold(
 
     >>> bounds = [0.1, 0.2, 0.4, 0.8, 1.6]
     >>> scores = [[0.5, 0.7, 0.8, 0.7, 0.5], [0.52, 0.7, 0.81, 0.7, 0.49]]
-    >>> round(select_threshold(scores, bounds).bound, 2)
+    >>> round(select_bound(scores, bounds).bound, 2)
     0.4
-    >>> select_threshold(scores, bounds, rule="argmax").bound
+    >>> select_bound(scores, bounds, rule="argmax").bound
     0.4
     """
     table = np.atleast_2d(np.asarray(scores, float))
@@ -50,7 +48,7 @@ def select_threshold(
     logs, mean, resampled = np.log(grid), table.mean(0), _resample_means(table)
     if rule == "argmax":
         best = int(mean.argmax())
-        return ThresholdChoice(
+        return BoundChoice(
             bound=grid[best],
             spread=_standard_error(logs[resampled.argmax(1)], len(table)),
             low=grid[best],
@@ -67,7 +65,7 @@ def select_threshold(
     # With an asymmetric plateau its centre and the maximum differ.
     spread = math.hypot(spread, (centre - fine[smooth.argmax()]) / 2)
     plateau = fine[smooth >= smooth.max() - tau]
-    return ThresholdChoice(
+    return BoundChoice(
         bound=np.exp(centre),
         spread=spread,
         low=np.exp(plateau[0]),
@@ -77,16 +75,16 @@ def select_threshold(
     )
 
 
-def select_thresholds(
+def select_bounds(
     scores: FloatArray, bounds: ArrayLike, *, rule: Rule = "plateau"
-) -> list[ThresholdChoice]:
+) -> list[BoundChoice]:
     """Select C* for each budget from scores (seeds, budgets, bounds).
 
     >>> scores = np.array([[[0.5, 0.8, 0.5], [0.2, 0.3, 0.4]]])
-    >>> [choice.bound for choice in select_thresholds(scores, [1, 2, 4], rule="argmax")]
+    >>> [choice.bound for choice in select_bounds(scores, [1, 2, 4], rule="argmax")]
     [2.0, 4.0]
     """
-    return [select_threshold(table, bounds, rule=rule) for table in scores.swapaxes(0, 1)]
+    return [select_bound(table, bounds, rule=rule) for table in scores.swapaxes(0, 1)]
 
 
 def estimate_score(scores: ArrayLike, bounds: ArrayLike, *, at: float) -> float:
