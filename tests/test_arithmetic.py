@@ -16,7 +16,7 @@ from pacdp.experiments import RunResult, prepare, read_experiment
 from pacdp.experiments.execute import execute
 from pacdp.experiments.offline import setting_for
 from pacdp.federation import Checkpoint, Plan
-from pacdp.federation.checkpoint import Progress
+from pacdp.federation.checkpoint import CheckpointState
 from pacdp.methods import build_method
 from pacdp.offline.grid import Cell, ScoreStore
 from pacdp.paper.studies.artifact_store import Shelf
@@ -101,7 +101,7 @@ def test_files_of_other_versions_are_refused(make, tmp_path):
 def test_checkpoints_of_other_versions_are_refused(tmp_path):
     path = tmp_path / "checkpoint.pt"
     checkpoint = Checkpoint(path, run="a")
-    checkpoint.save(Progress(round=1, server={}, made={}, refused={}, failed={}))
+    checkpoint.save(CheckpointState(round=1, server={}, made={}, refused={}, failed={}))
     content = torch.load(path)
     for value, which in OTHERS:
         torch.save(stamp(dict(content), value), path)
@@ -143,7 +143,8 @@ def test_the_checksum_of_a_curve_covers_the_version(tmp_path, monkeypatch):
 
 def test_a_plan_of_another_version_is_another_run(monkeypatch):
     plan = PREPARED.plan
-    monkeypatch.setattr("pacdp.federation.plan.ARITHMETIC", ARITHMETIC + 1)
+    for module in ("plan", "planning"):
+        monkeypatch.setattr(f"pacdp.federation.{module}.ARITHMETIC", ARITHMETIC + 1)
     other = prepare(HEART, method=HEART.build_method("fixed")).plan
     assert other.run != plan.run
     assert other.model_copy(update={"arithmetic": ARITHMETIC}).run == plan.run
