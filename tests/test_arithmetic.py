@@ -143,7 +143,8 @@ def test_the_checksum_of_a_curve_covers_the_version(tmp_path, monkeypatch):
 
 def test_a_plan_of_another_version_is_another_run(monkeypatch):
     plan = PREPARED.plan
-    monkeypatch.setattr("pacdp.federation.plan.ARITHMETIC", ARITHMETIC + 1)
+    for module in ("plan", "planning"):
+        monkeypatch.setattr(f"pacdp.federation.{module}.ARITHMETIC", ARITHMETIC + 1)
     other = prepare_run(HEART, method=HEART.build_method("fixed")).plan
     assert other.run != plan.run
     assert other.model_copy(update={"arithmetic": ARITHMETIC}).run == plan.run
