@@ -88,7 +88,7 @@ def test_units_in_training_and_test(tmp_path):
     (tmp_path / "test").mkdir()
     (tmp_path / "test" / "a.csv").write_text(f"patient,age,label\n{SECRET},{NUMBER},0\n")
     message = refusal(read_folder, tmp_path, unit="patient", classes=2)
-    assert "has a patient that is also in training" in message
+    assert "contains a patient that is also in the training files" in message
 
 
 def test_records_in_training_and_test(tmp_path):
@@ -96,7 +96,8 @@ def test_records_in_training_and_test(tmp_path):
     for folder, rows in ((tmp_path, 20), (tmp_path / "test", 7)):
         (folder / "a.csv").write_text(good(rows=rows) + f"{NUMBER},{NUMBER},0\n")
     message = refusal(read_folder, tmp_path, classes=2)
-    assert message == f"{tmp_path / 'test'}: shares records with training, must share none"
+    reason = "contains records that are also in the training files; remove them"
+    assert message == f"{tmp_path / 'test'}: {reason}"
 
 
 TEXT = np.array([SECRET, "b"])

@@ -65,7 +65,7 @@ def test_a_test_folder_of_the_servers_own(tmp_path):
     data = read_folder(tmp_path)
     assert (len(data.train), len(data.test)) == (20, 1)
     write(tmp_path / "test", a=table([(1, 2, 1)]))
-    with pytest.raises(DataError, match=r"test: shares records with training, must share none"):
+    with pytest.raises(DataError, match=r"test: contains records that are also in the training"):
         read_folder(tmp_path)
     write(tmp_path / "test", a=table([(1, 3, 0)]), z=table([(1, 4, 0)]))
     with pytest.raises(DataError, match="z is no client"):
@@ -76,7 +76,7 @@ def test_nobody_is_in_training_and_in_test(tmp_path):
     header = "unit,age,label"
     write(tmp_path, a=table([(f"p{n}", n, n % 2) for n in range(10)], header))
     write(tmp_path / "test", a=table([(" p3 ", 99, 0)], header))
-    with pytest.raises(DataError, match=r"test: has a unit that is also in training"):
+    with pytest.raises(DataError, match=r"test: contains a unit that is also in the training"):
         read_folder(tmp_path)
     write(tmp_path / "test", a=table([("q", 99, 0)], header))
     data = read_folder(tmp_path)

@@ -21,10 +21,12 @@ class Levels(Settings):
     [2, 1, 1]
     """
 
-    levels: tuple[Real, ...] = Field(min_length=1, description="Budgets ε.")
-    shares: tuple[Real, ...] = Field(description="The share of clients that hold each, sum 1.")
+    levels: tuple[Real, ...] = Field(min_length=1, description="Budget levels ε.")
+    shares: tuple[Real, ...] = Field(
+        description="Share of clients at each level; must add up to 1."
+    )
     assignment: Literal["exact", "sampled"] = Field(
-        "exact", description="By largest remainder, or by chance."
+        "exact", description="Assign levels by largest remainder (exact) or at random (sampled)."
     )
 
     @model_validator(mode="after")

@@ -8,7 +8,7 @@ from pacdp.methods.base import Method
 
 
 class Fixed(Method):
-    """Personal budgets with one constant clipping bound C.
+    """The same constant clipping bound C for all clients, each with its own budget.
 
     >>> Fixed(clipping_bound=5.0).bound(0.1, round=3, rounds=10)
     5.0
@@ -16,7 +16,7 @@ class Fixed(Method):
 
     name: ClassVar[str] = "fixed"
 
-    clipping_bound: float = Field(1.0, gt=0, allow_inf_nan=False, description="C.")
+    clipping_bound: float = Field(1.0, gt=0, allow_inf_nan=False, description="Clipping bound C.")
 
     def bound(self, epsilon: float, *, round: int, rounds: int) -> float:  # noqa: A002
         """Return C for every budget and round."""
