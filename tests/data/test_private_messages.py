@@ -136,7 +136,7 @@ def test_arrays(tmp_path, arrays):
 @pytest.mark.parametrize("content", [SECRET, f"PK\x03\x04{SECRET}", f"\x93NUMPY\x01\x00{SECRET}"])
 def test_files_that_are_no_arrays(tmp_path, content):
     (tmp_path / "a.npz").write_text(content, encoding="latin-1")
-    assert "a.npz: is no .npz file" in refusal(read_folder, tmp_path)
+    assert "a.npz: is not an .npz file" in refusal(read_folder, tmp_path)
 
 
 PAIRS = [(torch.ones(2), 0), (torch.zeros(2), 1)]
@@ -221,7 +221,7 @@ def test_the_command_line_keeps_them_too(tmp_path, capsys, monkeypatch, option):
     assert (end.value.code, out) == (2, "")
     assert error == (
         f"pacdp: {tmp_path / 'a.csv'}, line 3: age must be a number within ±3.4e+38 "
-        "(names go in a column unit)\n"
+        "(identifiers belong in a column unit)\n"
     )
 
 

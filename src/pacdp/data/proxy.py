@@ -74,7 +74,7 @@ def load_proxy(name: str, proxy: str | None = None, **options: Any) -> Proxy:
     ((13,), ('cleveland', 'hungary', 'switzerland', 'long-beach'))
     """
     if name not in PROXIES:
-        raise InputError(f"proxy for {name}: there is no built-in proxy, only for {', '.join(PROXIES)}")
+        raise InputError(f"proxy for {name}: none is built in, only for {', '.join(PROXIES)}")
     choices = PROXIES[name]
     chosen = require_member("proxy", next(iter(choices)) if proxy is None else proxy, choices)
     return call_with_options(choices[chosen], options, f"proxy {chosen} for {name}")

@@ -100,7 +100,7 @@ def read_folder(
         unknown = [file.path for file in test_files if file.client not in clients]
         if unknown:
             raise DataError(
-                f"{unknown[0]}: {folder} has no training file of this client; add one, "
+                f"{unknown[0]}: client {unknown[0].stem} has no training file; add one, "
                 "or remove this file"
             )
         test = _join(test_files, clients, task, units)
@@ -166,7 +166,7 @@ def from_torch(
 
 def _collect(where: str, pairs: Any, task: Task) -> tuple[Array, Array]:
     if not len(pairs):
-        raise InputError(f"{where}: must be at least one")
+        raise InputError(f"{where}: there are none, must be at least one")
     features, labels = [], np.empty(len(pairs))
     for number in range(len(pairs)):
         pair = pairs[number]

@@ -117,7 +117,7 @@ class Privacy(Settings):
     delta: Real = Field(DEFAULT_DELTA, gt=0, lt=1, description="δ of (ε, δ)-differential privacy.")
     adjacency: Literal["zero-out", "replace-one"] = Field(
         "zero-out",
-        description="Neighbouring data sets: one record (or unit) replaced by a null one (zero-out) "
+        description="Neighbouring data sets: one record or unit replaced by a null one (zero-out) "
         "or by any other (replace-one).",
     )
     scope: Literal["total", "per-release"] = Field(
