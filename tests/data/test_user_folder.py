@@ -98,7 +98,7 @@ def test_the_unit_column_may_have_its_own_name(tmp_path):
     assert (data.unit, data.shape) == ("patient", (1,))
     with pytest.raises(DataError, match="identifiers belong in a column unit"):
         read_folder(tmp_path)
-    with pytest.raises(DataError, match="no file has a column unit or person"):
+    with pytest.raises(DataError, match="no file has a column 'unit' or 'person'"):
         read_folder(write(tmp_path, a=GOOD), unit="person")
 
 

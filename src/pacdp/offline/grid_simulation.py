@@ -93,8 +93,8 @@ def planned_bounds(plan: Plan) -> list[list[float]]:
 class GridSimulation:
     """Trains all cells for all seeds. Implements both RoundServer and Transport.
 
-    ``plans[seed_index][budget_index]`` differ in their noise only; ``budget_of`` holds the budget
-    index of each cell. Client ids run through all seeds: seed_index * clients_per_seed + number.
+    ``plans[seed_index]`` are the plans by budget, which differ in their noise only; ``budget_of`` is
+    the index of each cell's budget. Client ids run through all seeds: seed_index * clients_per_seed + number.
     """
 
     def __init__(
