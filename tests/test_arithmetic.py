@@ -16,7 +16,7 @@ from pacdp.experiments import RunResult, prepare_run, read_experiment
 from pacdp.experiments.execute import simulate_run
 from pacdp.experiments.offline import make_proxy_task
 from pacdp.federation import Checkpoint, Plan
-from pacdp.federation.checkpoint import Progress
+from pacdp.federation.checkpoint import CheckpointState
 from pacdp.methods import build_method
 from pacdp.offline.grid import Cell, ScoreStore
 from pacdp.paper.studies.artifact_store import ArtifactStore
@@ -101,7 +101,7 @@ def test_files_of_other_versions_are_refused(make, tmp_path):
 def test_checkpoints_of_other_versions_are_refused(tmp_path):
     path = tmp_path / "checkpoint.pt"
     checkpoint = Checkpoint(path, run="a")
-    checkpoint.save(Progress(round=1, server={}, made={}, refused={}, failed={}))
+    checkpoint.save(CheckpointState(round=1, server={}, made={}, refused={}, failed={}))
     content = torch.load(path)
     for value, which in OTHERS:
         torch.save(stamp(dict(content), value), path)

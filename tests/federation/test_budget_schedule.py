@@ -47,7 +47,8 @@ def plan(policy="even", *, growth=None, rounds=6, epsilon=1.0, name="fixed", **t
 def test_late_shares_grow_and_are_the_whole(growth, planned):
     late = BudgetSchedule(policy="late", growth=growth)
     shares = [
-        late.share(made=made, spent=0.0, planned=planned, ahead=planned) for made in range(planned)
+        late.share(completed=made, spent=0.0, planned=planned, remaining=planned)
+        for made in range(planned)
     ]
     assert math.fsum(shares) == pytest.approx(1.0, rel=1e-12)
     assert shares == sorted(shares)
@@ -62,13 +63,15 @@ def test_replanned_shares_never_exceed_the_whole(data, rounds):
     spent, made = 0.0, 0
     for number in range(rounds):
         if data.draw(st.booleans(), label="asked"):
-            spent += replan.share(made=made, spent=spent, planned=rounds, ahead=rounds - number)
+            spent += replan.share(
+                completed=made, spent=spent, planned=rounds, remaining=rounds - number
+            )
             made += 1
         assert spent < 1
     if made and data.draw(st.booleans(), label="asked once more"):
-        spent += replan.share(made=made, spent=spent, planned=rounds, ahead=1)
+        spent += replan.share(completed=made, spent=spent, planned=rounds, remaining=1)
         assert spent == pytest.approx(1.0, abs=1e-8)
-        assert replan.share(made=made, spent=spent, planned=rounds, ahead=1) == 0
+        assert replan.share(completed=made, spent=spent, planned=rounds, remaining=1) == 0
 
 
 @settings(max_examples=60, deadline=None)

@@ -194,7 +194,7 @@ def test_one_record_in_every_batch_is_not_paid_for():
 
     client = Client(0, made, RECORDS[0])
     client.method = Same()
-    with pytest.raises(BudgetExceededError, match="paid are 1 of each record"):
+    with pytest.raises(BudgetExceededError, match="pays for 1 of each record"):
         client.answer(broadcast(made))
 
 

@@ -199,8 +199,8 @@ def test_plans_cannot_be_changed():
     [
         ({"sizes": {}}, "there are none"),
         ({"sizes": {"a": 0}}, "client a: has 0 records"),
-        ({"units": {"a": 5}}, "must be given just where there are"),
-        ({"unit": "patient"}, "must be given just where there are"),
+        ({"units": {"a": 5}}, "units must be given if it is not record"),
+        ({"unit": "patient"}, "units must be given if it is not record"),
         ({"seed": 2**63}, "seed = "),
         (
             {"method": build_method("fixed", {"clipping_bound": 1e-40})},

@@ -99,7 +99,7 @@ def test_regression_in_the_grid_moves_weights_as_a_single_run_does():
     trained = GridSimulation(
         *([[made]], [(data, split)]),
         budget_of=[0],
-        bounds_of=lambda seed, client, number: np.array([50.0]),
+        bounds=np.array([50.0]),
         initial=None,
     ).train()
     for name, value in alone.items():

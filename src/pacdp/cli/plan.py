@@ -125,7 +125,8 @@ def _spending(plan: "Plan") -> dict[str, str]:
     if spending.policy == "replan":
         return {"spending": "replan: what is left, over the rounds that may still come"}
     first, last = (
-        (times * spending.share(made=made, spent=0.0, planned=times, ahead=times)) ** -0.5
-        for made in (0, times - 1)
+        (times * spending.share(completed=completed, spent=0.0, planned=times, remaining=times))
+        ** -0.5
+        for completed in (0, times - 1)
     )
     return {"spending": f"late: noise is σ/C times {first:.3g} at first and {last:.3g} at last"}

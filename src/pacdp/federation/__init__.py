@@ -15,13 +15,14 @@ from pacdp.federation.configuration import (
 )
 from pacdp.federation.local_model import LocalModel
 from pacdp.federation.messages import Broadcast, Reply
-from pacdp.federation.plan import ClientPlan, Plan
+from pacdp.federation.plan import Plan
 from pacdp.federation.planning import make_plan
 from pacdp.federation.population import Population
 from pacdp.federation.results import ClientResult, Result, RoundResult
 from pacdp.federation.rounds import Callback, run_rounds
 from pacdp.federation.server import Server
 from pacdp.federation.simulation import simulate
+from pacdp.methods import ClientPlan
 
 __all__ = [
     "Aggregation",

@@ -31,7 +31,7 @@ class BudgetSchedule(Settings):
         noise, and refuses only when everything is spent.
 
     >>> late = BudgetSchedule(policy="late", growth=3)
-    >>> [round(late.share(made=made, spent=0.0, planned=3, ahead=3), 3) for made in range(3)]
+    >>> [round(late.share(completed=n, spent=0.0, planned=3, remaining=3), 3) for n in range(3)]
     [0.174, 0.302, 0.523]
     """
 
@@ -52,18 +52,18 @@ class BudgetSchedule(Settings):
             raise ValueError(f"growth: is for the policy late, not {self.policy}")
         return self
 
-    def share(self, *, made: int, spent: float, planned: int, ahead: int) -> float:
+    def share(self, *, completed: int, spent: float, planned: int, remaining: int) -> float:
         """Return the share of the whole budget (of μ²) that the next participation spends.
 
-        ``made`` participations have spent the share ``spent``; ``planned`` are planned in all, and
-        ``ahead`` may come from now on, this one included.
+        ``completed`` participations have spent the share ``spent``; ``planned`` are planned in all,
+        and ``remaining`` may still come, including this one.
         """
         if self.policy == "replan":
             left = 1 - NOTHING - spent
-            return left / ahead if left > NOTHING else 0.0
+            return left / remaining if left > NOTHING else 0.0
         if self.policy == "even" or planned == 1:
             return 1 / planned
         # Shares grow by a constant factor, so their sum is geometric.
         rate = math.log(4.0 if self.growth is None else float(self.growth)) / (planned - 1)
         total = math.expm1(planned * rate) / math.expm1(rate) if rate else float(planned)
-        return math.exp(min(made, planned - 1) * rate) / total
+        return math.exp(min(completed, planned - 1) * rate) / total

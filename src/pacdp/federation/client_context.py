@@ -230,6 +230,6 @@ class GuardedClientContext:
 
     def _units_in(self, batch: Tensor, rate: float) -> Units:
         """Return the units that a sum depends on; a sampled one depends on all of them."""
-        if rate < 1:
+        if rate < 1 or batch is self._all_records:
             return ALL_UNITS
         return (batch if self._unit_of is None else self._unit_of[batch].unique()).numpy()

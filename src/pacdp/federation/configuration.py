@@ -1,6 +1,6 @@
 """The settings of a training run, as they are written in an experiment file."""
 
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -74,7 +74,7 @@ class Training(Settings):
         )
 
     @model_validator(mode="after")
-    def _checked(self) -> "Training":
+    def _check(self) -> Self:
         if (self.local_epochs is None) == (self.local_steps is None):
             raise ValueError("must have either local_epochs or local_steps")
         if self.cap != "rounds" and not 0 < float(self.cap) < 1:
@@ -131,7 +131,7 @@ class Privacy(Settings):
 
 
 class WarmStart(Settings):
-    """Pre-training of the initial model on public data."""
+    """A warm start: pre-training of the initial model on public data."""
 
     proxy: str | None = Field(
         None,
@@ -151,7 +151,7 @@ class Recipe(Settings):
     server: Aggregation = Field(Aggregation(), description="How the server combines updates.")
     privacy: Privacy = Field(Privacy(), description="The privacy guarantee of each client.")
     hot_start: WarmStart | None = Field(
-        None, description="Pre-training of the initial model on public data."
+        None, description="Warm start: pre-training of the initial model on public data."
     )
     representation: Features | None = Field(
         None, description="Features on which the model is trained instead of the raw records."

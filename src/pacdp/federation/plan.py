@@ -18,7 +18,6 @@ from pydantic import (
     Field,
     PlainSerializer,
     PlainValidator,
-    PositiveInt,
     SerializerFunctionWrapHandler,
     ValidationError,
     field_validator,
@@ -27,59 +26,16 @@ from pydantic import (
 )
 
 from pacdp.arithmetic import ARITHMETIC, refuse_other_arithmetic
-from pacdp.config import Settings, explain_validation_error
+from pacdp.config import explain_validation_error
 from pacdp.errors import DataError
 from pacdp.federation.client_sampling import ClientSampling
 from pacdp.federation.configuration import Recipe
-from pacdp.methods import Method, ReleaseSpec, build_method
+from pacdp.methods import ClientPlan, Method, ReleaseSpec, build_method
 from pacdp.privacy import Adjacency, Guarantee, Ledger, Release, account, total_mu
 from pacdp.tasks import Task, load_task
 
 # A ledger needs a positive budget, even for releases whose cost rounds to zero.
 SMALLEST_EPSILON = 1e-12
-
-
-class ClientPlan(Settings):
-    """One client's part of the plan, all of it public."""
-
-    name: str
-    records: PositiveInt
-    units: PositiveInt
-    """What is clipped as a whole: records, or the persons to whom they belong."""
-    budget: float | None
-    """The requested ε; None where the method has no guarantee."""
-    epsilon: float
-    """The ε to which the noise is calibrated."""
-    participations: PositiveInt
-    """The maximum number of participations."""
-    batches: PositiveInt
-    """Batches in one pass over the records."""
-    steps: PositiveInt
-    """Local steps in a participation."""
-    divisor: float
-    """The public number by which a sum is divided: the units of a batch."""
-    charges: tuple[ReleaseSpec, ...]
-    """The releases of a participation; none where the method adds no noise."""
-
-    @property
-    def passes(self) -> int:
-        """Passes over the records in a participation."""
-        return math.ceil(self.steps / self.batches)
-
-    @property
-    def each(self) -> int:
-        """Releases per record in a participation."""
-        return sum(spec.each for spec in self.charges)
-
-    @property
-    def releases(self) -> int:
-        """K_i: releases per record over the whole training."""
-        return self.each * self.participations
-
-    @property
-    def noise_multiplier(self) -> float | None:
-        """σ/C of the model's releases; None without noise."""
-        return self.charges[0].noise_multiplier if self.charges else None
 
 
 class Plan(Recipe):
@@ -218,10 +174,10 @@ class Plan(Recipe):
         spent = ledger.count_releases(self.run)
         budget = total_mu(self.planned_releases(client)) ** 2 * client_plan.participations
         share = schedule.share(
-            made=spent.total() // client_plan.each,
+            completed=spent.total() // client_plan.each,
             spent=total_mu(release.times(count) for release, count in spent.items()) ** 2 / budget,
             planned=client_plan.participations,
-            ahead=self.client_sampling.remaining_participations(round),
+            remaining=self.client_sampling.remaining_participations(round),
         )
         return math.inf if not share else 1 / math.sqrt(client_plan.participations * share)
 

@@ -9,9 +9,9 @@ from pacdp.clipping.numerics import check_clipping_bound
 from pacdp.errors import InputError
 from pacdp.federation.budgets import assign_budgets
 from pacdp.federation.configuration import Privacy, Recipe
-from pacdp.federation.plan import ClientPlan, Plan
+from pacdp.federation.plan import Plan
 from pacdp.federation.population import Population
-from pacdp.methods import CalibrationRequest, Method, ReleaseSpec, name_of
+from pacdp.methods import CalibrationRequest, ClientPlan, Method, ReleaseSpec, name_of
 from pacdp.privacy import Adjacency, Scope
 
 

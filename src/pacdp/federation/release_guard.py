@@ -25,7 +25,10 @@ class ReleaseGuard:
     def paid(self, index: int) -> Release:
         """Return the release that was paid for at this index; refused if there is none."""
         if index >= len(self._paid):
-            raise BudgetExceededError(f"client {self._client.name}: has no budget to release from")
+            raise BudgetExceededError(
+                f"client {self._client.name}: has no budget for a release of index {index}; the "
+                f"plan has {len(self._paid)}"
+            )
         return self._paid[index]
 
     def authorize(
@@ -42,7 +45,8 @@ class ReleaseGuard:
         """Allow a release of these units, once for each entry of ``units``, or refuse it.
 
         Adjacency, unit, sensitivity (S/C) and sampling rate must be as paid for, and no unit may
-        be released more often than that. The divisor must be public: the plan's, or 1.
+        contribute to more releases than were paid for. The divisor must be public: the plan's,
+        or 1.
         """
         paid, name = self.paid(index), self._client.name
         expected = (paid.adjacency, paid.unit, paid.sensitivity, paid.sampling_rate)
@@ -51,8 +55,8 @@ class ReleaseGuard:
             self._times[index, chosen] += 1
         if not matches or self._times[index].max() > paid.count:
             raise BudgetExceededError(
-                f"client {name}: this release was not paid for; paid are {paid.count} of each "
-                f"{paid.unit}"
+                f"client {name}: this release was not paid for; the plan pays for {paid.count} "
+                f"of each {paid.unit}"
             )
         if divisor not in (self._client.divisor, 1.0):
             raise BudgetExceededError(f"client {name}: the divisor must be the plan's, or 1")

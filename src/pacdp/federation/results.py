@@ -10,7 +10,8 @@ from pydantic import ConfigDict, Field
 
 from pacdp.config import Real, Settings
 from pacdp.federation.local_model import Tensors
-from pacdp.federation.plan import ClientPlan, Plan
+from pacdp.federation.plan import Plan
+from pacdp.methods import ClientPlan
 from pacdp.privacy import Ledger, total_mu
 from pacdp.privacy.filter import list_releases
 

@@ -1,14 +1,7 @@
 """PAC-DP and the baselines that it is compared with, behind one interface."""
 
-from pacdp.methods.base import (
-    Answer,
-    CalibrationRequest,
-    ClientContext,
-    Method,
-    PlannedClient,
-    ReleaseSpec,
-    SharedState,
-)
+from pacdp.methods.base import Answer, ClientContext, Method, SharedState
+from pacdp.methods.client_plan import CalibrationRequest, ClientPlan, ReleaseSpec
 from pacdp.methods.pac_dp import PacDp
 from pacdp.methods.registry import (
     METHODS,
@@ -24,9 +17,9 @@ __all__ = [
     "Answer",
     "CalibrationRequest",
     "ClientContext",
+    "ClientPlan",
     "Method",
     "PacDp",
-    "PlannedClient",
     "ReleaseSpec",
     "SharedState",
     "build_method",

@@ -12,82 +12,16 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, ClassVar, Protocol
 
-from pydantic import PositiveInt
 from torch import Tensor
 
 from pacdp.clipping import Bounded
 from pacdp.config import Settings
-from pacdp.privacy import Adjacency, Scope, calibrate
+from pacdp.methods.client_plan import CalibrationRequest, ClientPlan, ReleaseSpec
+from pacdp.privacy import calibrate
 
 Tensors = dict[str, Tensor]
 # A method's state on the server, computed from noised values only and sent to every client.
 SharedState = Mapping[str, Any]
-
-
-class ReleaseSpec(Settings):
-    """One kind of release in a participation, and how often it can depend on a single record."""
-
-    noise_multiplier: float
-    """σ/C."""
-    sensitivity: float
-    """S/C."""
-    each: PositiveInt
-    """Releases per record in each participation."""
-    sampling_rate: float = 1.0
-    """Probability with which each record is sampled, hidden from the server."""
-
-    @property
-    def z(self) -> float:
-        """σ/S."""
-        return self.noise_multiplier / self.sensitivity
-
-
-@dataclass(frozen=True, kw_only=True)
-class CalibrationRequest:
-    """The public facts from which a client's noise is calibrated."""
-
-    epsilon: float
-    delta: float
-    adjacency: Adjacency
-    accountant: str | None
-    scope: Scope
-    participations: int
-    """Maximum number of participations."""
-    passes: int
-    """Passes over the client's records in each participation."""
-    steps: int
-    """Local steps in each participation."""
-    records: int
-    budgets: Sequence[float]
-    """The budgets of all clients."""
-
-
-class PlannedClient(Protocol):
-    """The public plan of a client, as far as methods use it."""
-
-    @property
-    def epsilon(self) -> float:
-        """The budget that the client's noise is calibrated to."""
-
-    @property
-    def records(self) -> int:
-        """The number of records."""
-
-    @property
-    def participations(self) -> int:
-        """The maximum number of participations."""
-
-    @property
-    def steps(self) -> int:
-        """Local steps in each participation."""
-
-    @property
-    def divisor(self) -> float:
-        """The public number by which a sum is divided."""
-
-    @property
-    def charges(self) -> Sequence[ReleaseSpec]:
-        """The releases of each participation."""
 
 
 class ClientContext(Protocol):
@@ -98,7 +32,7 @@ class ClientContext(Protocol):
         """The client's position in the plan."""
 
     @property
-    def client_plan(self) -> PlannedClient:
+    def client_plan(self) -> ClientPlan:
         """The client's part of the plan."""
 
     @property
@@ -216,9 +150,7 @@ class Method(Settings):
         """Return the public number by which a sum is divided; usually the records of a batch."""
         return usual
 
-    def broadcast_noise(
-        self, *, rounds: int, clients: Sequence[PlannedClient], delta: float
-    ) -> float:
+    def broadcast_noise(self, *, rounds: int, clients: Sequence[ClientPlan], delta: float) -> float:
         """Return σ of the noise that the server adds to the models it sends; usually 0."""
         return 0.0
 
@@ -235,7 +167,7 @@ class Method(Settings):
     def update_state(
         self,
         shared_state: SharedState,
-        replies: Mapping[int, tuple[PlannedClient, Sequence[Tensors]]],
+        replies: Mapping[int, tuple[ClientPlan, Sequence[Tensors]]],
     ) -> SharedState:
         """Return the state after a round, from what clients released beside their updates."""
         return shared_state

@@ -2,7 +2,8 @@
 
 from typing import ClassVar
 
-from pacdp.methods.base import Answer, CalibrationRequest, ClientContext, Method, ReleaseSpec
+from pacdp.methods.base import Answer, ClientContext, Method
+from pacdp.methods.client_plan import CalibrationRequest, ReleaseSpec
 
 
 class FedAvg(Method):

@@ -7,7 +7,8 @@ from typing import ClassVar
 from pydantic import Field
 
 from pacdp.config import Real
-from pacdp.methods.base import Answer, CalibrationRequest, ClientContext, PlannedClient, ReleaseSpec
+from pacdp.methods.base import Answer, ClientContext
+from pacdp.methods.client_plan import CalibrationRequest, ClientPlan, ReleaseSpec
 from pacdp.methods.fedavg import train_plainly
 from pacdp.methods.fixed import Fixed
 from pacdp.privacy import calibrate
@@ -71,9 +72,7 @@ class NbaflOriginal(Nbafl):
         noise = c * request.participations * 2 / (request.records * request.epsilon)
         return [ReleaseSpec(noise_multiplier=noise, sensitivity=2.0, each=1)]
 
-    def broadcast_noise(
-        self, *, rounds: int, clients: Sequence[PlannedClient], delta: float
-    ) -> float:
+    def broadcast_noise(self, *, rounds: int, clients: Sequence[ClientPlan], delta: float) -> float:
         """Return σ = 2cC·√(T² − L²N)/(m·N·ε) if T > L·√N, else 0.
 
         If clients differ, the smallest m and ε are used.

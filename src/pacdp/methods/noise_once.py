@@ -7,7 +7,7 @@ from pydantic import Field
 
 from pacdp.config import Real
 from pacdp.errors import InputError
-from pacdp.methods.base import CalibrationRequest, ReleaseSpec
+from pacdp.methods.client_plan import CalibrationRequest, ReleaseSpec
 from pacdp.methods.nbafl import Nbafl
 
 

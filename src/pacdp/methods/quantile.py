@@ -17,15 +17,13 @@ from pacdp.config import Real
 from pacdp.errors import InputError
 from pacdp.methods.base import (
     Answer,
-    CalibrationRequest,
     ClientContext,
     Method,
-    PlannedClient,
-    ReleaseSpec,
     SharedState,
     Tensors,
     clipped_gradients,
 )
+from pacdp.methods.client_plan import CalibrationRequest, ClientPlan, ReleaseSpec
 from pacdp.validation import require_positive_number
 
 # A bound beyond these limits would stop the training for good.
@@ -58,6 +56,9 @@ class Quantile(Method):
 class Tracker(Quantile):
     """A bound that follows noised counts. It is part of the shared state, so it is public."""
 
+    per_client: ClassVar[bool] = False
+    """Whether each client has its own bound, which moves after each of its steps."""
+
     def specify_releases(self, request: CalibrationRequest) -> list[ReleaseSpec]:
         """Return a sum and a count per pass, which together cost the budget."""
         gradients = clipped_gradients(request, share=1 - self.share)
@@ -80,10 +81,6 @@ class Tracker(Quantile):
         within = min(max(count / divisor + 0.5, 0.0), 1.0)
         return _limit(bound * math.exp(-self.speed * (within - self.quantile)))
 
-    def move_local_bound(self, bound: float, count: float, divisor: float) -> float:
-        """Return the client's bound for its next step."""
-        raise NotImplementedError
-
     def check_state(self, shared_state: SharedState, client: int) -> None:
         """Refuse a state without a positive bound. Any bound is safe for privacy."""
         self.current_bound(self.first_bound, shared_state, client)
@@ -95,8 +92,9 @@ class Tracker(Quantile):
         for batch in context.batches():
             count = context.release(context.count_within(batch, bound), index=1, divisor=1.0)
             context.step(context.release(context.clipped_sum(batch, bound)))
-            bound = self.move_local_bound(bound, float(count["count"]), context.client_plan.divisor)
             counts.append(count)
+            if self.per_client:
+                bound = self.move_bound(bound, float(count["count"]), context.client_plan.divisor)
         return Answer(context.update(), counts)
 
 
@@ -108,6 +106,7 @@ class MedianTracker(Tracker):
     """
 
     name: ClassVar[str] = "cgm-median"
+    per_client: ClassVar[bool] = True
 
     def current_bound(self, planned: float, shared_state: SharedState, client: int) -> float:
         """Return the client's own bound."""
@@ -127,7 +126,7 @@ class MedianTracker(Tracker):
     def update_state(
         self,
         shared_state: SharedState,
-        replies: Mapping[int, tuple[PlannedClient, Sequence[Tensors]]],
+        replies: Mapping[int, tuple[ClientPlan, Sequence[Tensors]]],
     ) -> SharedState:
         """Compute from the counts the bounds that the clients have reached."""
         bounds = list(shared_state["bounds"])
@@ -137,10 +136,6 @@ class MedianTracker(Tracker):
                     bounds[client_id], float(count["count"]), client.divisor
                 )
         return {"bounds": bounds}
-
-    def move_local_bound(self, bound: float, count: float, divisor: float) -> float:
-        """Move the bound after each step."""
-        return self.move_bound(bound, count, divisor)
 
 
 class AdaptiveQuantile(Tracker):
@@ -170,7 +165,7 @@ class AdaptiveQuantile(Tracker):
     def update_state(
         self,
         shared_state: SharedState,
-        replies: Mapping[int, tuple[PlannedClient, Sequence[Tensors]]],
+        replies: Mapping[int, tuple[ClientPlan, Sequence[Tensors]]],
     ) -> SharedState:
         """Move the bound once per round, by the mean share within it."""
         shares = [
@@ -181,10 +176,6 @@ class AdaptiveQuantile(Tracker):
         if not shares:
             return shared_state
         return {"bound": self.move_bound(shared_state["bound"], sum(shares) / len(shares), 1.0)}
-
-    def move_local_bound(self, bound: float, count: float, divisor: float) -> float:
-        """Keep the bound of the round."""
-        return bound
 
 
 class NonPrivateQuantile(Quantile):

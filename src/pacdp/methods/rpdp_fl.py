@@ -8,7 +8,8 @@ from pydantic import Field
 
 from pacdp.config import Real
 from pacdp.errors import InputError
-from pacdp.methods.base import Answer, CalibrationRequest, ClientContext, ReleaseSpec
+from pacdp.methods.base import Answer, ClientContext
+from pacdp.methods.client_plan import CalibrationRequest, ReleaseSpec
 from pacdp.methods.fixed import Fixed
 from pacdp.privacy import Scope, calibrate, calibrate_sampling_rate
 

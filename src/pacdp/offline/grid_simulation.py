@@ -6,7 +6,7 @@ rounding. The records are public, and the ledgers are kept in memory.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -31,9 +31,6 @@ from pacdp.validation import FloatArray
 # Cache padded records up to this many float32 values (1 GiB).
 LARGEST_CACHE = 2**28
 
-# Maps (seed index, client number, round) to the clipping bounds of the client's cells.
-BoundsFunction = Callable[[int, int, int], FloatArray]
-
 
 def can_stack_plan(plan: Plan) -> bool:
     """Return whether all seeds and cells of a plan can be trained in one stacked run."""
@@ -46,17 +43,14 @@ def score_pairs(
 ) -> list[list[float]]:
     """Return the scores of (ε, C) pairs for each of the seeds."""
     budgets = list(dict.fromkeys(epsilon for epsilon, _ in pairs))
-    bounds = np.array([bound for _, bound in pairs])
-
-    def bounds_of(seed: int, client: int, round: int) -> FloatArray:  # noqa: A002
-        return bounds * proxy_task.schedule.factor(round, rounds=proxy_task.recipe.training.rounds)
-
+    rounds = proxy_task.recipe.training.rounds
+    factors = [proxy_task.schedule.factor(number, rounds=rounds) for number in range(rounds)]
     simulation = GridSimulation(
         # Bounds are taken from the pairs; plans of different budgets differ in their noise.
         [[proxy_task.plan(epsilon, 1.0, seed) for epsilon in budgets] for seed in seeds],
         [proxy_task.records(seed) for seed in seeds],
         budget_of=[budgets.index(epsilon) for epsilon, _ in pairs],
-        bounds_of=bounds_of,
+        bounds=np.outer(factors, [bound for _, bound in pairs]),
         initial=proxy_task.initial,
     )
     return simulation.scores(proxy_task.proxy.data)
@@ -69,12 +63,12 @@ def score_plans(
     initial: Mapping[str, Tensor] | None = None,
 ) -> list[float]:
     """Return the scores of plans that differ in their seeds, each on its own partition."""
-    bounds = [planned_bounds(plan) for plan in plans]
+    bounds = np.array([planned_bounds(plan) for plan in plans])
     simulation = GridSimulation(
         [[plan] for plan in plans],
         records,
         budget_of=[0],
-        bounds_of=lambda seed, client, number: np.array([bounds[seed][client][number]]),
+        bounds=bounds[..., np.newaxis],
         initial=initial,
     )
     return [score for (score,) in simulation.scores(records[0][0])]
@@ -93,8 +87,9 @@ def planned_bounds(plan: Plan) -> list[list[float]]:
 class GridSimulation:
     """Trains all cells for all seeds. Implements both RoundServer and Transport.
 
-    ``plans[seed_index]`` are the plans by budget, which differ in their noise only; ``budget_of`` is
-    the index of each cell's budget. Client ids run through all seeds: seed_index * clients_per_seed + number.
+    ``plans[seed_index]`` are the plans by budget, which differ in their noise only; ``budget_of``
+    is the index of each cell's budget, and ``bounds`` broadcasts to (seeds, clients, rounds,
+    cells). Client ids run through all seeds: seed_index * clients_per_seed + number.
     """
 
     def __init__(
@@ -103,7 +98,7 @@ class GridSimulation:
         records: Sequence[tuple[Dataset, Partition]],
         *,
         budget_of: Sequence[int],
-        bounds_of: BoundsFunction,
+        bounds: FloatArray,
         initial: Mapping[str, Tensor] | None,
     ) -> None:
         local_models = [LocalModel(by_budget[0]) for by_budget in plans]
@@ -131,7 +126,7 @@ class GridSimulation:
             for number, client_records in enumerate(split.client_records(data))
         ]
         self._engine = _GridEngine(
-            local_models[0], self._layout, plans=plans, budget_of=budget_of, bounds_of=bounds_of
+            local_models[0], self._layout, plans=plans, budget_of=budget_of, bounds=bounds
         )
 
     def scores(self, data: Dataset) -> list[list[float]]:
@@ -236,11 +231,12 @@ class _GridEngine(StackedEngine):
         *,
         plans: Sequence[Sequence[Plan]],
         budget_of: Sequence[int],
-        bounds_of: BoundsFunction,
+        bounds: FloatArray,
     ) -> None:
         super().__init__(local_model, layout=layout)
-        self._bounds_of = bounds_of
         self._clients_per_seed = len(plans[0][0].clients)
+        shape = (len(plans), self._clients_per_seed, plans[0][0].rounds, len(budget_of))
+        self._cell_bounds = np.broadcast_to(bounds, shape)
         self._multipliers = [
             np.array([p.clients[client].charges[0].noise_multiplier for p in by_budget])[budget_of]
             for by_budget in plans
@@ -258,7 +254,7 @@ class _GridEngine(StackedEngine):
         return {name: value[seeds] for name, value in broadcast.model.items()}
 
     def _bounds(self, job: Job, round: int) -> FloatArray:  # noqa: A002
-        return self._bounds_of(*divmod(job.id, self._clients_per_seed), round)
+        return np.asarray(self._cell_bounds[(*divmod(job.id, self._clients_per_seed), round)])
 
     def _noise_multipliers(self, job: Job) -> FloatArray:
         return self._multipliers[job.id]

@@ -26,9 +26,9 @@ from pacdp.federation.engines.thread_pool import on_threads
 from pacdp.federation.local_model import LocalModel, Tensors
 from pacdp.federation.messages import Answers, Broadcast, Refusal, Reply
 from pacdp.federation.optimizers import ParameterOptimizer
-from pacdp.federation.plan import ClientPlan, Plan
+from pacdp.federation.plan import Plan
 from pacdp.federation.release_guard import ALL_UNITS, ReleaseGuard
-from pacdp.methods import Method
+from pacdp.methods import ClientPlan, Method
 from pacdp.validation import FloatArray
 
 # The largest number of record values in one program: what a core's cache can hold.
