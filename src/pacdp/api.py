@@ -24,6 +24,7 @@ from pacdp.offline import ScoreStore, Worker, fit_curve, train_in_process
 from pacdp.privacy import Ledger
 from pacdp.progress import Progress, ignore_progress
 from pacdp.reporting import Comparison, write_report
+from pacdp.storage import require_new_file
 from pacdp.tuning import TunedConfiguration, apply_configuration, find_contradiction
 from pacdp.tuning import tune as search_configuration
 from pacdp.validation import require_count
@@ -51,10 +52,10 @@ METHODS = ("pac-dp", "fixed", "dp-fedavg", "fedavg")
 
 
 class Result(RunResult):
-    """The result of :func:`run`: metrics and guarantees, the plan, the rounds and the model."""
+    """The result of :func:`run`: metrics, guarantees, the plan, the rounds and the model."""
 
     def report(self, path: Path | str, *, title: str | None = None) -> Path:
-        """Write the run as one HTML page that loads nothing from elsewhere."""
+        """Write a report of the run as a self-contained HTML page, and return its path."""
         return report(self, path, title=title)
 
 
@@ -66,18 +67,21 @@ def load_experiment(
     configuration: TunedConfiguration | Path | str | None = None,
     curves: bool = True,
 ) -> Experiment:
-    """Load an experiment, in one of its sizes, with single settings changed.
+    """Load an experiment, optionally in one of its profiles and with single settings changed.
 
-    ``profile`` is ``smoke``, ``desk`` or ``full``. ``configuration`` is what :func:`tune` has
-    chosen, or the file in which it was saved. Without ``curves`` the files of curves are not read:
-    they may not exist yet.
+    ``profile`` is ``smoke``, ``desk`` or ``full``. ``changes`` are settings by their dotted names,
+    such as ``{"training.rounds": 5}``, or texts such as ``"training.rounds=5"``. ``configuration``
+    is the result of :func:`tune`, or the file in which it was saved. With ``curves=False``, curve
+    files are not read, because they may not exist yet.
 
     >>> load_experiment("heart", changes={"training.rounds": 5}).training.rounds
     5
     """
     if isinstance(experiment, Experiment):
         if profile is not None or changes:
-            raise InputError("profile, changes: are for an experiment that is given by name")
+            raise InputError(
+                "profile, changes: need an experiment given by name or path, not an Experiment"
+            )
         loaded = experiment
     else:
         # A tuned configuration brings its own curve.
@@ -92,7 +96,7 @@ def load_experiment(
     )
     contradicted = find_contradiction(tuned, changes)
     if contradicted is not None:
-        raise InputError(f"{contradicted}: the configuration has chosen otherwise; leave it out")
+        raise InputError(f"{contradicted}: contradicts the configuration; leave out one of the two")
     return apply_configuration(loaded, tuned)
 
 
@@ -106,11 +110,11 @@ def plan(
     configuration: TunedConfiguration | Path | str | None = None,
     progress: Progress = ignore_progress,
 ) -> Plan:
-    """Decide everything about a training without training: noise, bounds, releases, guarantees.
+    """Compute the training plan (noise, clipping bounds, releases, guarantees) without training.
 
     ``method`` is a name, a name with settings such as ``fixed:clipping_bound=5``, the path
-    ``module:Class`` of a method of one's own, or a :class:`~pacdp.methods.Method`; by default it is
-    the experiment's. ``profile``, ``changes`` and ``configuration`` are those of
+    ``module:Class`` of a custom method, or a :class:`~pacdp.methods.Method`; by default it is the
+    experiment's method. ``profile``, ``changes`` and ``configuration`` are those of
     :func:`load_experiment`.
 
     >>> plan("heart", method="fixed", profile="smoke").clients[0].epsilon
@@ -134,10 +138,11 @@ def fit(
     changes: Changes = (),
     progress: Progress = ignore_progress,
 ) -> Curve:
-    """Fit the curve F on public proxy data, under the experiment's own plan.
+    """Fit the curve F, from budgets to clipping bounds, on public proxy data.
 
-    ``scores`` is a file that keeps the scores of the grid as they come, so that a fit which was
-    stopped continues from there. ``worker`` trains the cells of the grid: see
+    The proxy data are trained with the experiment's own settings. ``scores`` is a file to which the
+    scores of the grid are written as they are computed, so that an interrupted fit can continue.
+    ``worker`` trains the cells of the grid, by default in this process; see
     :func:`pacdp.cluster.on_ray`.
     """
     loaded = load_experiment(experiment, profile=profile, changes=changes, curves=False)
@@ -158,8 +163,9 @@ def tune(
 ) -> TunedConfiguration:
     """Choose the hyperparameters of a method on public data, under the experiment's own budgets.
 
-    ``seeds`` is the number of trainings of each candidate, ``sweeps`` the maximum number of passes
-    over the search space. The result can be saved, and given to :func:`run` as ``configuration``.
+    ``seeds`` is the number of training runs of each candidate, ``sweeps`` the maximum number of
+    passes over the search space. The result can be saved, and passed to :func:`run` as
+    ``configuration``.
     """
     loaded = load_experiment(experiment, profile=profile, changes=changes, curves=False)
     return search_configuration(
@@ -186,12 +192,16 @@ def run(
 ) -> Result:
     """Train, and return the model, its metrics, and each client's certified ε.
 
-    The arguments up to ``configuration`` are those of :func:`plan`. A method that needs a curve
-    which the experiment does not have gets one that is fitted first. ``folder`` is a new folder for
-    the files of the run, or with ``resume`` that of a run which was stopped. ``ledgers`` are the
-    clients' own; with durable ones noise comes from the operating system, and no two runs are the
-    same. ``on_round`` is called with the result of each round. ``command`` is shown in the report
-    of the folder as what makes it again.
+    The arguments up to ``configuration`` are those of :func:`plan`. If the method needs a curve and
+    the experiment has none, one is fitted first.
+
+    ``folder`` is a new folder for the files of the run, or with ``resume`` the folder of an
+    interrupted run. ``ledgers`` holds one ledger per client, by default in memory; if a ledger is
+    durable, noise comes from the operating system, so the run cannot be reproduced exactly.
+    ``device`` is a torch device such as ``cuda``. ``engine`` computes the clients' updates:
+    ``serial``, ``threaded``, ``stacked``, a custom ``module:Class``, or ``auto`` for the fastest
+    one that fits the plan; the engines agree up to rounding. ``on_round`` is called with the result
+    of each round. ``command`` is the command line recorded in the report for reproduction.
 
     >>> result = run("heart", method="fixed", profile="smoke")
     >>> client = result.clients[0]
@@ -199,7 +209,7 @@ def run(
     (0.1, 0.1, 1e-05, 'zero-out')
     """
     if resume and folder is None:
-        raise InputError("resume: needs the folder of the stopped run")
+        raise InputError("resume: needs the folder of the interrupted run")
     loaded = load_experiment(
         experiment, profile=profile, changes=changes, configuration=configuration
     )
@@ -245,10 +255,12 @@ def compare(
     configurations: Mapping[str, TunedConfiguration | Path | str] | None = None,
     progress: Progress = ignore_progress,
 ) -> Comparison:
-    """Run several methods under the same budgets, each with the seeds 0, 1, ..., without models.
+    """Run several methods under the same budgets, and compare their results.
 
-    ``configurations`` are what :func:`tune` has chosen, by method; the other methods run under the
-    experiment's own settings. A method that lacks a curve gets one that is fitted once for all.
+    Each method is run with the seeds 0, 1, ..., ``seeds`` - 1; model weights are not kept.
+    ``configurations`` are results of :func:`tune` by method; methods without one use the
+    experiment's own settings. If methods need a curve and the experiment has none, one curve is
+    fitted for all of them.
 
     >>> comparison = compare("heart", ["fixed", "fedavg"], seeds=1, profile="smoke")
     >>> list(comparison.groups)
@@ -259,7 +271,7 @@ def compare(
         raise InputError(f"methods {', '.join(names)!r}: must be different names, at least one")
     number, chosen = int(require_count("seeds", seeds)), dict(configurations or {})
     plain = [name for name in names if name not in chosen]
-    # The files of curves need not exist where every method brings its own.
+    # Curve files need not exist if the configuration of every method brings its own curve.
     base = load_experiment(experiment, profile=profile, changes=changes, curves=bool(plain))
     experiments = {
         name: load_experiment(
@@ -272,9 +284,9 @@ def compare(
     curve = _fit_missing_curve(base, plain, progress=progress)
     built = {name: _build_method(experiments[name], name, curve) for name in names}
     groups: dict[str, list[RunResult]] = {name: [] for name in names}
-    for place, name in enumerate(names):
+    for index, name in enumerate(names):
         for seed in range(number):
-            done = place * number + seed
+            done = index * number + seed
             progress("comparing", done, len(names) * number, f"{name}, seed {seed}")
             prepared = prepare_run(
                 experiments[name], method=built[name], seed=seed, progress=progress
@@ -294,10 +306,11 @@ def report(
     description: str | None = None,
     command: Sequence[str] = (),
 ) -> Path:
-    """Write results as one HTML page that loads nothing from elsewhere, and return its path.
+    """Write a report of results as a self-contained HTML page, and return its path.
 
-    ``results`` are those of :func:`run` or :func:`compare`, or the folders of finished runs. The
-    page must not exist yet.
+    ``results`` are those of :func:`run` or :func:`compare`, or the folders of finished runs.
+    ``path`` must not exist yet. ``command`` is the command line recorded in the report for
+    reproduction.
     """
     page = require_new_file(Path(path))
     folders: list[Path] = []
@@ -320,24 +333,15 @@ def report(
     return page
 
 
-def require_new_file(path: Path) -> Path:
-    """Return a path at which nothing is yet, in a folder that exists; refuse any other."""
-    if path.exists():
-        raise InputError(f"{path}: exists already, and is not touched")
-    if not path.parent.is_dir():
-        raise InputError(f"{path}: its folder does not exist")
-    return path
-
-
 def require_seed(seed: int) -> int:
-    """Return a seed that can be used, and refuse any other."""
+    """Return the seed; raise InputError if it is out of range."""
     if not 0 <= seed < 2**63:
         raise InputError(f"seed = {seed}: must be a whole number from 0 to 2^63 - 1")
     return seed
 
 
 def split_method(text: str) -> tuple[str, dict[str, float]]:
-    """The name and the settings of ``NAME:key=value``; a name may be ``module:Class``.
+    """Split ``NAME:key=value`` into the name, which may be ``module:Class``, and the settings.
 
     >>> split_method("fixed:clipping_bound=5")
     ('fixed', {'clipping_bound': 5.0})
@@ -364,13 +368,13 @@ def split_method(text: str) -> tuple[str, dict[str, float]]:
 def _build_method(
     experiment: Experiment, method: Method | str | None, curve: Curve | None = None
 ) -> Method:
-    """Build the method, with a curve if it lacks one."""
+    """Build the method; ``curve`` is used if the method needs one and has none."""
     if isinstance(method, Method):
         return method
     name, settings = split_method(experiment.method if method is None else method)
     tuned = experiment.tuning
     if tuned is not None and tuned["method"] != name:
-        raise InputError(f"configuration: was made for {tuned['method']}, must be for {name}")
+        raise InputError(f"configuration: was tuned for {tuned['method']}, must be for {name}")
     fitted = {} if curve is None else dict.fromkeys(experiment.missing_settings(name), curve)
     return experiment.build_method(name, settings | fitted)
 
@@ -383,7 +387,7 @@ def _fit_missing_curve(
     saved: Path | None = None,
     progress: Progress,
 ) -> Curve | None:
-    """Fit a curve if a method needs one and the experiment has none; or load a saved one."""
+    """Load or fit a curve if a method needs one and the experiment has none."""
     texts = [experiment.method if name is None else name for name in methods]
     names = [split_method(text)[0] for text in texts if isinstance(text, str)]
     if not any(experiment.missing_settings(name) for name in names):
@@ -391,5 +395,5 @@ def _fit_missing_curve(
     if saved is not None and saved.is_file():
         return Curve.load(saved, advice=RUN_AGAIN)
     proxy_task = make_proxy_task(experiment, seed=seed, progress=progress)
-    _LOGGER.warning("no curve is given: fitting one on %s", proxy_task.proxy.data.name)
+    _LOGGER.warning("the experiment has no curve: fitting one on %s", proxy_task.proxy.data.name)
     return fit_curve(proxy_task, experiment.offline, progress=progress)

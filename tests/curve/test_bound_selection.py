@@ -104,7 +104,7 @@ def test_what_is_expected_stays_within_what_was_seen():
     ("scores", "bounds", "message"),
     [
         ([[1, 2, 3]], [1, 2], "at least three"),
-        ([[1, 2, 3]], [3, 2, 1], "rising"),
+        ([[1, 2, 3]], [3, 2, 1], "increasing order"),
         ([[1, 2]], [1, 2, 3], "scores"),
         ([[1, np.nan, 3]], [1, 2, 3], "finite"),
         ([[1, 2, 3]], [0, 2, 3], "bounds"),

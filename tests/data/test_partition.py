@@ -116,18 +116,18 @@ def test_saved_with_a_run_and_read_back(tmp_path):
     assert (back.kind, back.seed, back.settings) == ("dirichlet", 3, {"alpha": 0.3})
     for one, other in zip(made.client_records(DIGITS), back.client_records(DIGITS), strict=True):
         assert np.array_equal(one.features, other.features)
-    with pytest.raises(DataError, match="was made for other records"):
+    with pytest.raises(DataError, match="was made for different records"):
         back.client_records(load_dataset("digits", split=1))
-    with pytest.raises(DataError, match="was made for other records"):
+    with pytest.raises(DataError, match="was made for different records"):
         back.client_records(with_units(DIGITS, 3))
     content = json.loads((tmp_path / "p.json").read_text())
     for wrong in (-1, 0.5, content["records"][0][0]):
         content["records"][1][0] = wrong
         (tmp_path / "p.json").write_text(json.dumps(content))
-        with pytest.raises(DataError, match="holds a record twice or not at all"):
+        with pytest.raises(DataError, match="assigns a record twice or not at all"):
             Partition.load(tmp_path / "p.json")
     (tmp_path / "p.json").write_text('{"kind": 3}')
-    with pytest.raises(DataError, match=r"p.json: is no partition"):
+    with pytest.raises(DataError, match=r"p.json: is not a partition"):
         Partition.load(tmp_path / "p.json")
 
 

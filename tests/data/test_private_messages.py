@@ -88,7 +88,7 @@ def test_units_in_training_and_test(tmp_path):
     (tmp_path / "test").mkdir()
     (tmp_path / "test" / "a.csv").write_text(f"patient,age,label\n{SECRET},{NUMBER},0\n")
     message = refusal(read_folder, tmp_path, unit="patient", classes=2)
-    assert "has a patient that is also in training" in message
+    assert "contains a patient that is also in the training files" in message
 
 
 def test_records_in_training_and_test(tmp_path):
@@ -96,7 +96,8 @@ def test_records_in_training_and_test(tmp_path):
     for folder, rows in ((tmp_path, 20), (tmp_path / "test", 7)):
         (folder / "a.csv").write_text(good(rows=rows) + f"{NUMBER},{NUMBER},0\n")
     message = refusal(read_folder, tmp_path, classes=2)
-    assert message == f"{tmp_path / 'test'}: shares records with training, must share none"
+    reason = "contains records that are also in the training files; remove them"
+    assert message == f"{tmp_path / 'test'}: {reason}"
 
 
 TEXT = np.array([SECRET, "b"])
@@ -135,7 +136,7 @@ def test_arrays(tmp_path, arrays):
 @pytest.mark.parametrize("content", [SECRET, f"PK\x03\x04{SECRET}", f"\x93NUMPY\x01\x00{SECRET}"])
 def test_files_that_are_no_arrays(tmp_path, content):
     (tmp_path / "a.npz").write_text(content, encoding="latin-1")
-    assert "a.npz: is no .npz file" in refusal(read_folder, tmp_path)
+    assert "a.npz: is not an .npz file" in refusal(read_folder, tmp_path)
 
 
 PAIRS = [(torch.ones(2), 0), (torch.zeros(2), 1)]
@@ -220,7 +221,7 @@ def test_the_command_line_keeps_them_too(tmp_path, capsys, monkeypatch, option):
     assert (end.value.code, out) == (2, "")
     assert error == (
         f"pacdp: {tmp_path / 'a.csv'}, line 3: age must be a number within ±3.4e+38 "
-        "(names go in a column unit)\n"
+        "(identifiers belong in a column unit)\n"
     )
 
 

@@ -108,7 +108,7 @@ def test_ten_superclasses_for_ten_classes(cifar100, cifar100_folder, monkeypatch
 
 
 def test_unknown_pairs():
-    with pytest.raises(InputError, match="there is none ready, only for mnist"):
+    with pytest.raises(InputError, match="none is built in, only for mnist"):
         load_proxy("synthetic")
     with pytest.raises(
         InputError, match="proxy = 'mnist': must be one of synthetic, breast-cancer"

@@ -65,10 +65,10 @@ def test_a_test_folder_of_the_servers_own(tmp_path):
     data = read_folder(tmp_path)
     assert (len(data.train), len(data.test)) == (20, 1)
     write(tmp_path / "test", a=table([(1, 2, 1)]))
-    with pytest.raises(DataError, match=r"test: shares records with training, must share none"):
+    with pytest.raises(DataError, match=r"test: contains records that are also in the training"):
         read_folder(tmp_path)
     write(tmp_path / "test", a=table([(1, 3, 0)]), z=table([(1, 4, 0)]))
-    with pytest.raises(DataError, match="z is no client"):
+    with pytest.raises(DataError, match="client z has no training file"):
         read_folder(tmp_path)
 
 
@@ -76,7 +76,7 @@ def test_nobody_is_in_training_and_in_test(tmp_path):
     header = "unit,age,label"
     write(tmp_path, a=table([(f"p{n}", n, n % 2) for n in range(10)], header))
     write(tmp_path / "test", a=table([(" p3 ", 99, 0)], header))
-    with pytest.raises(DataError, match=r"test: has a unit that is also in training"):
+    with pytest.raises(DataError, match=r"test: contains a unit that is also in the training"):
         read_folder(tmp_path)
     write(tmp_path / "test", a=table([("q", 99, 0)], header))
     data = read_folder(tmp_path)
@@ -96,9 +96,9 @@ def test_the_unit_column_may_have_its_own_name(tmp_path):
     rows = table([(f"p{n // 2}", n, n // 2 % 2) for n in range(40)], "patient,age,label")
     data = read_folder(write(tmp_path, a=rows), unit="patient")
     assert (data.unit, data.shape) == ("patient", (1,))
-    with pytest.raises(DataError, match="names go in a column unit"):
+    with pytest.raises(DataError, match="identifiers belong in a column unit"):
         read_folder(tmp_path)
-    with pytest.raises(DataError, match="no file has a column unit or person"):
+    with pytest.raises(DataError, match="no file has a column 'unit' or 'person'"):
         read_folder(write(tmp_path, a=GOOD), unit="person")
 
 
@@ -165,7 +165,7 @@ def test_clients_that_do_not_fit_together(tmp_path):
 
 def test_files_that_are_no_arrays(tmp_path):
     (tmp_path / "a.npz").write_bytes(b"PK not really")
-    with pytest.raises(DataError, match=r"a.npz: is no .npz file"):
+    with pytest.raises(DataError, match=r"a.npz: is not an .npz file"):
         read_folder(tmp_path)
     np.savez(tmp_path / "a.npz", features=np.zeros((2, 2)))
     with pytest.raises(DataError, match="must hold features and labels"):

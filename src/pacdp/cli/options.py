@@ -163,6 +163,6 @@ def picture(path: Path) -> Path:
 
 def new_file(path: Path) -> Path:
     """A path at which nothing is yet, in a folder that is there."""
-    from pacdp.api import require_new_file
+    from pacdp.storage import require_new_file
 
     return require_new_file(path)

@@ -1,13 +1,12 @@
-"""Clipped sums of per-example gradients, at about the price of an ordinary training step.
+"""Clipped sums of per-example gradients, at roughly the cost of an ordinary training step.
 
-Clipping is private only if no example can influence another one's gradient. So a whole batch runs
-through a model at once only if its forward pass is shown to treat examples separately
-(:mod:`pacdp.clipping.separation`); any other model runs on each example by itself.
+Clipping protects an example only if it cannot influence another example's gradient. A batch is
+therefore processed as a whole only if the model's forward pass is proven to treat examples
+separately (:mod:`pacdp.clipping.separation`); any other model processes one example at a time.
 
-Apart from the numbers themselves, everything about a computation depends only on public facts:
-which strategy is used, and the shapes, order and number of operations. An example whose gradient is
-not finite contributes zero, through the same operations as any other. Strategies are chosen and
-tested on synthetic examples.
+The strategy, and the shapes, order and number of operations, depend only on public facts. An
+example with a non-finite gradient contributes zero, through the same operations as any other.
+Strategies are chosen and tested on synthetic examples.
 """
 
 from functools import partial
@@ -31,19 +30,20 @@ from pacdp.validation import require_count, require_name
 
 
 class ClippedGradient:
-    """Clipped sums for one module and one loss, as values that carry their sensitivity.
+    """Compute clipped sums for one module and one loss, as values that carry their sensitivity.
 
-    Formal guarantee: whatever the examples and the weights, replacing one example by a null example
-    moves the sum, as it is rounded to the public grid when released, by at most C in L2 over all
-    parameters together, and swapping one for another by at most 2C. This holds for the arithmetic
-    that runs (``docs/numerics.md``). Examples whose gradient is not finite contribute zero.
+    Formal guarantee, for all examples and weights: zeroing out one example's contribution (zero-out
+    adjacency) changes the released (grid-rounded) sum by at most C in L2 norm over all parameters;
+    replacing an example by another one (replace-one adjacency) changes it by at most 2C. This holds
+    for the floating-point arithmetic that runs (``docs/numerics.md``). Examples with a non-finite
+    gradient contribute zero.
 
     ``loss`` must return one value per example, such as ``F.cross_entropy(..., reduction="none")``.
-    The sum is a sum, not a mean: divide by a public number when it is released. ``microbatch``
-    limits how many examples are computed at a time, and so the memory.
+    The result is a sum, not a mean: divide by a public number when it is released. ``microbatch``
+    is the maximum number of examples computed at a time, which limits the memory.
 
-    ``unit`` names what is clipped as one. With anything but ``record``, such as ``patient``, each
-    call must say which examples belong together.
+    ``unit`` names the unit of privacy. With any unit but ``record``, such as ``patient``, the
+    gradients of a unit are summed and clipped together, and each call must pass ``units``.
 
     >>> from torch.nn import functional as F
     >>> model = nn.Linear(2, 2)
@@ -84,10 +84,10 @@ class ClippedGradient:
     ) -> ClippedSum:
         """Compute Σ_i g_i·min(1, C/‖g_i‖) over the examples of a batch, which may be empty.
 
-        ``units``, one whole number for each example, says which belong together: then g_i is the
-        sum over the examples of unit i, and ``microbatch`` counts units, too. ``present``, a
-        boolean for each example (or unit, in the order of their numbers), says which are included:
-        the others are computed as well and contribute zero, so that nobody can tell which they are.
+        ``units`` holds the unit number of each example: g_i is then the sum of the gradients of
+        unit i, and ``microbatch`` counts units. ``present`` is a boolean mask over examples (or
+        over units, sorted by number). Those that are masked out are computed as well and multiplied
+        by zero, so that the operations do not reveal which they are.
         """
         bound = check_clipping_bound("clipping_bound", clipping_bound)
         batch = self._batch(inputs, targets, units)
@@ -108,11 +108,11 @@ class ClippedGradient:
         return self._sequential
 
     def describe_strategy(self, inputs: Any, targets: Any) -> str:
-        """Choose and test how examples of these shapes and types are computed, and describe it.
+        """Describe the strategy for examples of these shapes and types; choose and test it if new.
 
         Only shapes and types are read: the test runs on synthetic examples, once for each
-        combination. A model that cannot be trained privately is refused here, before anything is
-        paid for.
+        combination. Raises InputError for a model that cannot be trained privately, before any
+        budget is spent.
 
         >>> from pacdp.clipping import CrossEntropy
         >>> gradient = ClippedGradient(nn.Linear(2, 2), CrossEntropy(), adjacency="zero-out")
@@ -124,7 +124,7 @@ class ClippedGradient:
     def norms(self, inputs: Any, targets: Any, *, units: Any = None) -> Tensor:
         """Compute each example's (or unit's) gradient norm.
 
-        Norms are private: nothing derived from them may leave unpaid.
+        Norms are private: anything derived from them must be released with noise before it leaves.
 
         >>> from pacdp.clipping import CrossEntropy
         >>> gradient = ClippedGradient(nn.Linear(2, 2), CrossEntropy(), adjacency="zero-out")
@@ -142,7 +142,7 @@ class ClippedGradient:
         return torch.cat(norms) if norms else torch.zeros(0)
 
     def _inspect(self) -> None:
-        """Look at the module: what is trained, and whether it is a plain sequence."""
+        """Find the trainable parameters, and whether the module is a plain sequence of layers."""
         require_private(self.module)
         self._trainable = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
         self._sequential = as_sequential(self.module)
@@ -150,7 +150,7 @@ class ClippedGradient:
         self._strategies: dict[Any, Strategy] = {}
 
     def _refresh(self) -> None:
-        """Look at the module again if it has changed: an outdated view would go unnoticed."""
+        """Inspect the module again if it has changed since the last call."""
         parts = _list_parts(self.module)
         if len(parts) != len(self._parts) or any(
             name != old_name or part is not old_part or flag != old_flag
@@ -164,8 +164,8 @@ class ClippedGradient:
         size = batch_size(inputs)
         if (units is None) != (self.unit == "record"):
             raise InputError(
-                f"units: {'are missing' if units is None else 'were given'}, but one {self.unit} "
-                "at a time is clipped"
+                f"units: {'are missing' if units is None else 'were given'}, but gradients are "
+                f"clipped per {self.unit}"
             )
         if units is None:
             return Batch(inputs, targets, size)
@@ -176,11 +176,11 @@ class ClippedGradient:
                 f"units: is {units.dtype} of shape {tuple(units.shape)}, must be one whole number "
                 "for each example"
             )
-        numbers, places = torch.unique(units, return_inverse=True)
-        return Batch(inputs, targets, len(numbers), places)
+        numbers, unit_index = torch.unique(units, return_inverse=True)
+        return Batch(inputs, targets, len(numbers), unit_index)
 
     def _strategy(self, inputs: Any, targets: Any) -> Strategy:
-        """Return how examples of these shapes and types are computed, chosen once for each."""
+        """Return the strategy for examples of these shapes and types, chosen on first use."""
         refuse_reduced_precision()
         if torch.is_inference_mode_enabled():
             raise InputError("torch.inference_mode: has no gradients; must be off for training")
@@ -194,21 +194,21 @@ class ClippedGradient:
         return self._strategies[key]
 
     def _microbatch_size(self, strategy: Strategy, size: int) -> int:
-        """Return how many examples (or units) are computed at once."""
+        """Return the number of examples (or units) computed at a time."""
         return strategy.limit(self.microbatch or max(size, 1))
 
     def _sum(
         self, strategy: Strategy, batch: Batch, bound: float, present: Tensor | None
     ) -> dict[str, Tensor]:
-        """Compute the clipped sum over all parts of a batch."""
+        """Compute the clipped sum over all microbatches of a batch."""
         total: dict[str, Tensor] = {}
         size, step = batch.size, self._microbatch_size(strategy, batch.size)
-        for place, part in batch.split(step):
+        for rows, part in batch.split(step):
             summed = strategy.gradients(part).clipped_sum(
                 bound,
                 examples=size,
                 sums=-(-size // step) * -(-min(step, size) // BLOCK),
-                present=None if present is None else present[place],
+                present=None if present is None else present[rows],
             )
             total = {n: total[n].double().add_(v) for n, v in summed.items()} if total else summed
         return {
@@ -218,7 +218,7 @@ class ClippedGradient:
 
 
 def _list_parts(module: nn.Module) -> list[tuple[str, object, bool]]:
-    """List submodules and parameters in their places, with whether each is modified or trained."""
+    """List all submodules (with whether modified) and parameters (with whether trained)."""
     return [("", module, is_modified(module))] + [
         (name, part, is_modified(part) if isinstance(part, nn.Module) else part.requires_grad)
         for owner in module.modules()

@@ -1,9 +1,9 @@
-"""Selecting a clipping bound for one budget from noisy scores of a few candidates.
+"""Selection of the clipping bound C* for one budget from noisy scores of candidate bounds.
 
-The candidate with the highest of several noisy means is often lucky rather than best. Near a flat
-maximum, such as here, the selection then changes from one noise realisation to the next. The
-default rule smooths the scores over ln C and takes the centre of all bounds that the scores cannot
-distinguish from the best one.
+C is the clipping bound: the largest L2 norm of an example's gradient after clipping. The candidate
+with the highest noisy mean score is often not the best one: near a flat maximum, the selection
+changes with the noise. The default rule smooths the scores over ln C and takes the centre of all
+bounds that are statistically indistinguishable from the best one.
 """
 
 import math
@@ -23,12 +23,15 @@ _BOOTSTRAP_DRAWS = 400
 
 
 def select_bound(scores: ArrayLike, bounds: ArrayLike, *, rule: Rule = "plateau") -> BoundChoice:
-    """Select C* from scores (seeds, bounds), of which higher ones are better.
+    """Select the clipping bound C* for one budget.
 
-    ``argmax`` is the paper's rule: the candidate with the highest mean. ``plateau`` smooths the
-    mean over ln C by local quadratic regression and averages ln C with the weights
-    exp(−(best − score)/τ), where τ is the standard error of a smoothed mean. Without noise this is
-    the maximum, and with noise the centre of the plateau around it.
+    ``scores`` is an array of shape (seeds, bounds); higher is better. ``bounds`` are the candidates
+    for C, in increasing order.
+
+    The rule ``argmax``, which is the paper's, takes the candidate with the highest mean.
+    ``plateau`` smooths the mean over ln C by local quadratic regression and averages ln C with the
+    weights exp(−(best − score)/τ), where τ is the standard error of a smoothed mean. Without noise
+    this is the maximum, and with noise the centre of the plateau around it.
 
     >>> bounds = [0.1, 0.2, 0.4, 0.8, 1.6]
     >>> scores = [[0.5, 0.7, 0.8, 0.7, 0.5], [0.52, 0.7, 0.81, 0.7, 0.49]]
@@ -40,10 +43,10 @@ def select_bound(scores: ArrayLike, bounds: ArrayLike, *, rule: Rule = "plateau"
     table = np.atleast_2d(np.asarray(scores, float))
     grid = require_positive("bounds", bounds)
     if grid.ndim != 1 or len(grid) < 3 or np.any(np.diff(grid) <= 0):
-        raise InputError("bounds: must be at least three, rising")
+        raise InputError("bounds: must be at least three numbers in increasing order")
     if table.ndim != 2 or table.shape[1] != len(grid) or not np.isfinite(table).all():
         raise InputError(
-            f"scores: have shape {table.shape}, must be finite numbers (seeds, {len(grid)})"
+            f"scores: have shape {table.shape}, must be finite and of shape (seeds, {len(grid)})"
         )
     logs, mean, resampled = np.log(grid), table.mean(0), _resample_means(table)
     if rule == "argmax":
@@ -78,7 +81,7 @@ def select_bound(scores: ArrayLike, bounds: ArrayLike, *, rule: Rule = "plateau"
 def select_bounds(
     scores: FloatArray, bounds: ArrayLike, *, rule: Rule = "plateau"
 ) -> list[BoundChoice]:
-    """Select C* for each budget from scores (seeds, budgets, bounds).
+    """Select C* for each budget from an array of scores of shape (seeds, budgets, bounds).
 
     >>> scores = np.array([[[0.5, 0.8, 0.5], [0.2, 0.3, 0.4]]])
     >>> [choice.bound for choice in select_bounds(scores, [1, 2, 4], rule="argmax")]
@@ -88,7 +91,7 @@ def select_bounds(
 
 
 def estimate_score(scores: ArrayLike, bounds: ArrayLike, *, at: float) -> float:
-    """Estimate the score at any clipping bound from scores (seeds, bounds) of the candidates.
+    """Estimate the score at any clipping bound from scores of shape (seeds, bounds).
 
     >>> round(estimate_score([[0.5, 0.7, 0.8, 0.7]], [0.1, 0.2, 0.4, 0.8], at=0.4), 2)
     0.79

@@ -61,7 +61,7 @@ CATALOGUE = {name: CatalogueEntry(name, loader) for name, loader in _LOADERS.ite
 
 
 def register_dataset(name: str) -> Callable[[Loader], Loader]:
-    """Make a function that loads a data set known by a name: a decorator.
+    """Decorator that registers a function that loads a data set under a name.
 
     Its keyword-only parameters are the options of the data set.
     """
@@ -96,9 +96,9 @@ def find_entry(name: str) -> CatalogueEntry:
 
 
 def load_dataset(name: str | Path, *, folder: Path | None = None, **options: Any) -> Dataset:
-    """Load a data set by its name in the catalogue, or the user's own.
+    """Load a data set of the catalogue by its name, or data supplied by the user.
 
-    The user's own is a folder with a file for each client, or ``module:function``.
+    User data are a folder with a file for each client, or a function ``module:function``.
 
     ``options`` depend on the data set: ``split`` (the seed of the test split) for the small ones,
     sizes for ``synthetic`` and ``strokes``, ``labels`` (fine or coarse) for CIFAR-100, ``classes``,

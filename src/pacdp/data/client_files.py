@@ -1,7 +1,7 @@
-"""A client's records in a CSV or .npz file of the user.
+"""Readers of a client's CSV or .npz file.
 
-The records are private. An error names the file, line and column and what is allowed; it never
-shows the content of a cell, or an error of another library that could quote it.
+The records are private. An error message names the file, the line, the column and what is allowed;
+it never shows the content of a cell, nor the error of another library that could quote it.
 """
 
 import csv
@@ -22,7 +22,7 @@ from pacdp.errors import DataError
 from pacdp.tasks import Regression
 from pacdp.validation import require_column, suggest
 
-# Units are named by text or whole numbers.
+# Units are identified by texts or whole numbers.
 UNIT_KINDS, UNIT_NAMES = "iuUS", "a name or a whole number for each record"
 Ranges = Mapping[str, tuple[float, float]]
 # Features and labels are converted to float32 for training.
@@ -62,7 +62,7 @@ def read_csv(path: Path, ranges: Ranges, unit: str, like: tuple[str, ...] | None
     unit_column = "unit" if "unit" in table else unit
     names = tuple(name for name in table if name not in ("label", unit_column))
     if not names:
-        raise DataError(f"{path}: has no features, must have a column beside label and unit")
+        raise DataError(f"{path}: has no features, must have a column besides label and unit")
     if like is not None and set(names) != set(like):
         odd = sorted(set(names) ^ set(like))[0]
         has = "has a column" if odd in names else "lacks the column"
@@ -71,13 +71,13 @@ def read_csv(path: Path, ranges: Ranges, unit: str, like: tuple[str, ...] | None
     stray = [name for name in ranges if name not in names]
     if stray:
         near = suggest(stray[0], names)
-        raise DataError(f"ranges.toml: {stray[0]} is no column of {path}; {near}must be one")
+        raise DataError(f"ranges.toml: {path} has no column {stray[0]}; {near}remove or rename it")
     values = [_parse_numbers(path, name, table[name], lines) for name in names]
     units = [name.strip() for name in table[unit_column]] if unit_column in table else None
     if units is not None and "" in units:
         raise DataError(
             f"{path}, line {lines[units.index('')]}: {unit_column} is empty, "
-            "must name whom it belongs to"
+            "must identify the unit of the record"
         )
     scaled = [_scale(column, ranges.get(n)) for n, column in zip(names, values, strict=True)]
     return ClientFile(
@@ -120,7 +120,7 @@ def _read_table(path: Path) -> tuple[dict[str, list[str]], list[int]]:
             raise DataError(
                 f"{path}, line {line}: must have {len(header)} cells, as many as the header"
             )
-    table = {name: [row[place] for _, row in rows] for place, name in enumerate(header)}
+    table = {name: [row[index] for _, row in rows] for index, name in enumerate(header)}
     return table, [line for line, _ in rows]
 
 
@@ -133,7 +133,7 @@ def _parse_numbers(path: Path, column: str, cells: Sequence[str], lines: Sequenc
             if not abs(values[number]) <= LARGEST_NUMBER:
                 raise ValueError
         except ValueError:
-            hint = "" if column == "label" else " (names go in a column unit)"
+            hint = "" if column == "label" else " (identifiers belong in a column unit)"
             raise DataError(
                 f"{path}, line {line}: {column} must be a number within ±{LARGEST_NUMBER:.3g}{hint}"
             ) from None
@@ -150,7 +150,7 @@ def _scale(values: Array, limits: tuple[float, float] | None) -> Array:
 def read_npz(path: Path) -> ClientFile:
     """Read an .npz file with the arrays ``features``, ``labels`` and optionally ``units``."""
     with (
-        refuse_damaged(f"{path}: is no .npz file of plain arrays", PermissionError),
+        refuse_damaged(f"{path}: is not an .npz file of plain arrays", PermissionError),
         # NumPy does not close a file that it cannot read.
         path.open("rb") as stream,
         np.load(stream, allow_pickle=False) as arrays,
@@ -166,7 +166,7 @@ def read_npz(path: Path) -> ClientFile:
         require_column(f"{path}: units", units, UNIT_KINDS, UNIT_NAMES, DataError)
     for name, values in (("labels", labels), ("units", units)):
         if values is not None and values.shape != features.shape[:1]:
-            raise DataError(f"{path}: {name} have shape {values.shape}, must be one a record")
+            raise DataError(f"{path}: {name} have shape {values.shape}, must be one per record")
     require_finite(str(path), features)
     Regression().require_labels(str(path), labels)
     unit_names = None if units is None else units.astype(str)
@@ -174,13 +174,13 @@ def read_npz(path: Path) -> ClientFile:
 
 
 def read_ranges(path: Path) -> Ranges:
-    """Read the published ranges of columns; none if there is no such file."""
+    """Read the published ranges of columns; empty if the file does not exist."""
     if not path.exists():
         return {}
     try:
         values = tomllib.loads(path.read_text())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: is no TOML file ({error})") from error
+        raise DataError(f"{path}: is not a TOML file ({error})") from error
     ranges = {}
     for name, limits in values.items():
         try:

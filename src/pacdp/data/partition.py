@@ -1,4 +1,4 @@
-"""Partitions: which client holds which records, by nature or drawn from a seed.
+"""Partitions: which client holds which records, as in the source data or drawn at random.
 
 Every record is held by exactly one client, and no client is empty. The records of a unit always
 stay together. A partition is saved with a run and can be loaded again.
@@ -42,7 +42,7 @@ class Partition:
         whole = indices.dtype.kind in "iu"
         if not whole or not np.array_equal(indices, np.arange(len(indices))):
             raise DataError(
-                f"partition of {self.data}: holds a record twice or not at all, must hold each once"
+                f"partition of {self.data}: assigns a record twice or not at all; create it again"
             )
 
     def __len__(self) -> int:
@@ -55,11 +55,11 @@ class Partition:
 
     @property
     def sizes_by_client(self) -> dict[str, int]:
-        """The number of records by the client's name."""
+        """The number of records of each client, by name."""
         return dict(zip(self.clients, self.sizes.tolist(), strict=True))
 
     def units_by_client(self, dataset: Dataset) -> dict[str, int]:
-        """Return the number of units by the client's name."""
+        """Return the number of units of each client, by name."""
         counts = [
             len(records) if records.units is None else len(np.unique(records.units))
             for records in self.client_records(dataset)
@@ -70,7 +70,8 @@ class Partition:
         """Return each client's records, which are copied on access."""
         if self.digest != dataset.train.digest:
             raise DataError(
-                f"partition of {self.data}: was made for other records than these of {dataset.name}"
+                f"partition of {self.data}: was made for different records than those of "
+                f"{dataset.name}; create it again"
             )
         return ClientRecords(dataset.train, self.indices)
 
@@ -111,11 +112,11 @@ class Partition:
                 raise ValueError("clients and records differ in number")
             return cls(**content, clients=clients, indices=indices)
         except (ValueError, TypeError, KeyError, AttributeError):
-            raise DataError(f"{path}: is no partition that pacdp saved") from None
+            raise DataError(f"{path}: is not a partition file written by pacdp") from None
 
 
 class ClientRecords(Sequence[Records]):
-    """The records of each client, copied on access: those that are not used take no memory."""
+    """The records of each client, copied on access, so that unused ones take no memory."""
 
     def __init__(self, records: Records, indices: Sequence[NDArray[np.int64]]) -> None:
         self._records = records
@@ -142,10 +143,10 @@ def partition_records(
     """Distribute the training records to clients.
 
     ========================  =====================================================================
-    ``natural``               as in the source
+    ``natural``               as in the source data
     ``iid``                   shuffled, in equal parts
     ``dirichlet`` alpha       each class is distributed by shares drawn from Dirichlet(α)
-    ``shards`` per_client     sorted by label, cut into shards, and so many shards for each client
+    ``shards`` per_client     sorted by label, cut into shards, per_client shards for each client
     ``quantity`` beta         shuffled, in parts whose sizes are drawn from Dirichlet(β)
     ``near-global``           unequal sizes, and label shares drawn around the global ones from
     concentration, sizes      Dirichlet(concentration): our reading of the paper's partition
@@ -160,7 +161,7 @@ def partition_records(
     if kind == "natural":
         if clients is not None or settings:
             raise InputError(
-                "partition natural: is given by the data; with a number of clients or settings use "
+                "partition natural: takes no number of clients and no settings; to set them, use "
                 f"{', '.join(RULES)}"
             )
         indices, names = _natural(dataset)
@@ -180,7 +181,7 @@ def partition_records(
             raise InputError(
                 f"clients = {number}: must be at most {len(labels)}, or some would have no records"
             )
-        # Units are distributed, and take their records along.
+        # Whole units are distributed, so that the records of a unit stay together.
         client_of_unit = np.empty(len(labels), np.int64)
         for client, units in enumerate(_draw(kind, labels, number, seed, settings)):
             client_of_unit[units] = client
@@ -230,7 +231,7 @@ def _draw(
             return indices
     raise InputError(
         f"partition {kind}: {ATTEMPTS} draws each left a client without records; "
-        "must have fewer clients or other settings"
+        "use fewer clients or other settings"
     )
 
 

@@ -36,7 +36,7 @@ class Proxy:
 
 
 def refuse_overlap(proxy: Dataset, private: Dataset | Sequence[Records]) -> None:
-    """Refuse a proxy that shares any record with the clients.
+    """Raise DataError if a proxy shares any record with the clients.
 
     The error does not say how many records are shared, or which: that is private.
 
@@ -74,7 +74,7 @@ def load_proxy(name: str, proxy: str | None = None, **options: Any) -> Proxy:
     ((13,), ('cleveland', 'hungary', 'switzerland', 'long-beach'))
     """
     if name not in PROXIES:
-        raise InputError(f"proxy for {name}: there is none ready, only for {', '.join(PROXIES)}")
+        raise InputError(f"proxy for {name}: none is built in, only for {', '.join(PROXIES)}")
     choices = PROXIES[name]
     chosen = require_member("proxy", next(iter(choices)) if proxy is None else proxy, choices)
     return call_with_options(choices[chosen], options, f"proxy {chosen} for {name}")

@@ -244,7 +244,7 @@ def split_dataset(records: Records, test: Array, **description: Any) -> Dataset:
 
 
 def require_finite(where: str, features: Array) -> None:
-    """Refuse NaN, infinity and values beyond float32, and name the first one's position.
+    """Raise InputError that locates the first value that is not a finite float32.
 
     >>> require_finite("a.csv", np.array([[1.0, float("nan")]]))
     Traceback (most recent call last):

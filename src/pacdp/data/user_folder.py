@@ -1,9 +1,9 @@
-"""A user's own data: a folder with one file for each client, or a torch data set.
+"""Data supplied by the user: a folder with one file for each client, or a torch data set.
 
 A folder holds ``NAME.csv`` or ``NAME.npz`` for each client NAME, and may hold:
 
-- ``test/`` with files of the same form, the server's test records; otherwise a stated share of
-  each client's records is set aside, stratified by class and drawn with a seed;
+- ``test/`` with files of the same form, the server's test records; otherwise a fraction of
+  each client's records is held out, stratified by class and drawn with a seed;
 - ``ranges.toml``, published ranges of CSV columns: ``age = [30, 74]`` is scaled to [−1, 1], and
   values outside are clipped. Nothing is ever scaled by statistics of the records.
 
@@ -75,7 +75,9 @@ def read_folder(
     unit_column = "unit" if unit is None else unit
     files = _read_client_files(folder, ranges, unit_column, None)
     if unit is not None and files[0].units is None:
-        raise DataError(f"{folder}: no file has a column unit or {unit}, must have one for ε")
+        raise DataError(
+            f"{folder}: no file has a column 'unit' or '{unit}'; add one, or do not name a unit"
+        )
     clients = tuple(file.client for file in files)
     task = _infer_task(files, classes) if task is None else load_task(task)
     test_folder = folder / "test"
@@ -92,23 +94,28 @@ def read_folder(
         "task": task,
         "clients": clients,
         "unit": unit_column if records.units is not None else "record",
-        "provenance": _own_provenance(f"folder {folder.name}"),
+        "provenance": _user_provenance(f"folder {folder.name}"),
     }
     if test_files:
         unknown = [file.path for file in test_files if file.client not in clients]
         if unknown:
-            raise DataError(f"{unknown[0]}: {unknown[0].stem} is no client of {folder}")
+            raise DataError(
+                f"{unknown[0]}: client {unknown[0].stem} has no training file; add one, "
+                "or remove this file"
+            )
         test = _join(test_files, clients, task, units)
         _refuse_shared(test_folder, records, test, unit_column)
         return Dataset(train=records, test=test, **description)
     mask = _draw_test_mask(records, task, test_share, split)
     if not mask.any():
-        raise DataError(f"{folder}: has too few records to set any aside for tests")
+        raise DataError(
+            f"{folder}: has too few records to hold out test records; add a folder test/"
+        )
     return split_dataset(records, mask, **description)
 
 
-def _own_provenance(what: str) -> Provenance:
-    return Provenance(source=f"the user's {what}", licence="the user's own")
+def _user_provenance(what: str) -> Provenance:
+    return Provenance(source=f"{what}, supplied by the user", licence="licence not stated")
 
 
 def from_torch(
@@ -122,9 +129,9 @@ def from_torch(
     units: Sequence[int] | None = None,
     unit: str = "unit",
 ) -> Dataset:
-    """Make a data set of two torch data sets of (features, label) pairs.
+    """Make a data set from two torch data sets of (features, label) pairs.
 
-    ``holders`` is the number of each training record's client, ``units`` its unit.
+    ``holders`` is the client number of each training record, ``units`` its unit.
 
     >>> import torch
     >>> from torch.utils.data import TensorDataset
@@ -153,13 +160,13 @@ def from_torch(
         task=task,
         clients=tuple(clients),
         unit="record" if units is None else unit,
-        provenance=_own_provenance(f"data set {name}"),
+        provenance=_user_provenance(f"data set {name}"),
     )
 
 
 def _collect(where: str, pairs: Any, task: Task) -> tuple[Array, Array]:
     if not len(pairs):
-        raise InputError(f"{where}: are none, must be at least one")
+        raise InputError(f"{where}: there are none, must be at least one")
     features, labels = [], np.empty(len(pairs))
     for number in range(len(pairs)):
         pair = pairs[number]
@@ -170,9 +177,9 @@ def _collect(where: str, pairs: Any, task: Task) -> tuple[Array, Array]:
             labels[number] = float(pair[1])
         except (TypeError, ValueError, OverflowError, RuntimeError):
             # The original error would quote the label.
-            raise InputError(f"{where}, record {number}: label must be one number") from None
+            raise InputError(f"{where}, record {number}: label must be a number") from None
     if len({value.shape for value in features}) > 1:
-        raise InputError(f"{where}: have features of different shapes, must all be alike")
+        raise InputError(f"{where}: have features of different shapes, must have the same shape")
     return np.stack(features), _convert_labels(where, labels, task)
 
 
@@ -186,7 +193,10 @@ def _read_client_files(
         if path.suffix.lower() == ".csv":
             file = read_csv(path, ranges, unit, None if first is None else first.columns)
         elif ranges:
-            raise DataError(f"{path}: has no columns to scale by ranges.toml; scale it before")
+            raise DataError(
+                f"{path}: .npz files cannot be scaled by ranges.toml; scale the values yourself "
+                "and remove ranges.toml"
+            )
         else:
             file = read_npz(path)
         if not len(file.features):
@@ -227,19 +237,19 @@ def _infer_task(files: Sequence[ClientFile], classes: int | Sequence[str] | None
     whole = labels == np.floor(labels)
     if 2 * whole.sum() < len(labels):
         return Regression()
-    say = "or say how many with classes (0 for regression)"
+    advice = "or set classes to their number (0 for regression)"
     for file in files:
         odd = np.flatnonzero((file.labels != np.floor(file.labels)) | (file.labels < 0))
         if len(odd):
             place = locate_record(str(file.path), int(odd[0]), file.lines)
             raise DataError(
-                f"{place}: label must be a class number 0, 1, ... as most labels are, {say}"
+                f"{place}: label must be a class number 0, 1, ... as most labels are, {advice}"
             )
     present = np.unique(labels)
     if len(present) != int(labels.max()) + 1:
         raise DataError(
             f"{files[0].path.parent}: labels skip a number; "
-            f"classes must be numbered 0, 1, ... without gaps, {say}"
+            f"classes must be numbered 0, 1, ... without gaps, {advice}"
         )
     return task_for_classes(len(present))
 
@@ -259,19 +269,24 @@ def _join(files: Sequence[ClientFile], clients: Sequence[str], task: Task, units
 
 
 def _refuse_shared(where: Path, train: Records, test: Records, unit: str) -> None:
-    """Refuse test records and units that are also in training.
+    """Raise DataError if test records or units are also in the training files.
 
     The error does not say how many or which ones, because that depends on private records.
     """
     known = {bytes(key) for key in train.identities()}
     if any(bytes(key) in known for key in test.identities()):
-        raise DataError(f"{where}: shares records with training, must share none")
+        raise DataError(
+            f"{where}: contains records that are also in the training files; remove them"
+        )
     if (
         train.units is not None
         and test.units is not None
         and np.isin(test.units, train.units).any()
     ):
-        raise DataError(f"{where}: has a {unit} that is also in training, must be in one of them")
+        raise DataError(
+            f"{where}: contains a {unit} that is also in the training files; "
+            "keep its records together"
+        )
 
 
 def _draw_test_mask(records: Records, task: Task, share: float, split: int) -> Array:

@@ -1,7 +1,8 @@
-"""An experiment: a TOML file that says everything about a training but the seed of its run.
+"""Experiments: TOML files with all settings of a training run except its seed.
 
-Shipped ones go by name, one's own by path. Profiles (`smoke`, `desk`, `full`) are smaller or larger
-sizes of the same thing, and ``--set training.rounds=5`` changes a single setting.
+Shipped experiments are loaded by name, others by path. Profiles (``smoke``, ``desk``, ``full``) are
+smaller or larger versions of the same experiment, and ``--set training.rounds=5`` changes a single
+setting.
 """
 
 import copy
@@ -29,32 +30,44 @@ _ANY_CURVE = {"family": "power", "coefficients": (1.0, 0.0)}
 
 
 class Data(Settings):
-    """The data set, and who holds what."""
+    """The data set, and how its records are divided among clients."""
 
-    name: str = Field(description="A data set's name, or a folder with a file for each client.")
-    options: dict[str, Any] = Field({}, description="Its options, such as split or unit.")
-    partition: str | None = Field(
-        None, description="natural, iid, dirichlet, shards, quantity or near-global."
+    name: str = Field(description="Name of a data set, or a folder with a file for each client.")
+    options: dict[str, Any] = Field(
+        {}, description="Options of the data set, such as split or unit."
     )
-    clients: Count | None = Field(None, description="How many, unless natural.")
-    settings: dict[str, Real] = Field({}, description="The partition's, such as alpha.")
+    partition: str | None = Field(
+        None,
+        description="How records are divided among clients: natural, iid, dirichlet, shards, "
+        "quantity or near-global.",
+    )
+    clients: Count | None = Field(None, description="Number of clients; not for natural.")
+    settings: dict[str, Real] = Field({}, description="Settings of the partition, such as alpha.")
 
 
 class Experiment(Recipe):
     """All settings of an experiment."""
 
-    name: str = Field(description="What it is called.")
-    description: str = Field("", description="What it is, in a line.")
-    method: str = Field(PacDp.name, description="The method that is run unless another is named.")
+    name: str = Field(description="Name of the experiment.")
+    description: str = Field("", description="One-line description.")
+    method: str = Field(PacDp.name, description="Method to run by default.")
     data: Data
-    offline: Offline = Field(Offline(), description="The grid that F is fitted on.")
-    evaluate_every: Count = Field(1, description="Rounds between looks at the test records.")
-    failure_rate: Real = Field(0.0, ge=0, lt=1, description="How often a client fails.")
-    tuning: dict[str, Any] | None = Field(
-        None, description="What pacdp tune chose, why, and what it expects."
+    offline: Offline = Field(Offline(), description="The grid on which F is fitted.")
+    evaluate_every: Count = Field(
+        1, description="Evaluate on the test records every this many rounds."
     )
-    methods: dict[str, dict[str, Any]] = Field({}, description="Settings of methods, by name.")
-    profiles: dict[str, dict[str, Any]] = Field({}, description="Changes for smoke, desk, full.")
+    failure_rate: Real = Field(
+        0.0, ge=0, lt=1, description="Probability that a client fails in a round."
+    )
+    tuning: dict[str, Any] | None = Field(
+        None, description="Written by pacdp tune: what it chose, why, and the expected score."
+    )
+    methods: dict[str, dict[str, Any]] = Field(
+        {}, description="Settings of each method, by its name."
+    )
+    profiles: dict[str, dict[str, Any]] = Field(
+        {}, description="Changed settings of the profiles smoke, desk and full."
+    )
 
     def build_method(
         self, name: str | None = None, changes: Mapping[str, Any] | None = None
@@ -191,7 +204,7 @@ def parse_change(text: str) -> dict[str, Any]:
     name, sign, value = text.partition("=")
     keys = [key.strip() for key in name.split(".")]
     if not sign or not all(keys):
-        raise InputError(f"--set {text!r}: must be KEY=VALUE, such as training.rounds=5")
+        raise InputError(f"change {text!r}: must be KEY=VALUE, such as training.rounds=5")
     try:
         table = tomllib.loads(f"x = {value}")
         parsed = table["x"] if len(table) == 1 else value

@@ -50,7 +50,7 @@ class RunFolder:
         begun = resume and present <= {*SETUP, ".lock"}
         if (path.exists() and not path.is_dir()) or (present and not begun):
             raise InputError(
-                f"{path}: exists already, must be a new or empty folder (or use --resume)"
+                f"{path}: exists already, must be a new or empty folder (or resume the run there)"
             )
         path.mkdir(parents=True, exist_ok=True)
         self._lock()
@@ -73,9 +73,11 @@ class RunFolder:
         """Continue a run that was stopped, from the last round in its checkpoint."""
         self._lock()
         if Plan.load(self.path / "plan.json", advice=RUN_AGAIN) != prepared.plan:
-            raise DataError(f"{self.path}: holds another plan; --resume needs the same one")
+            raise DataError(f"{self.path}: holds another plan; a run is resumed with the same plan")
         if json.loads((self.path / "experiment.json").read_text()) != dict(settings):
-            raise DataError(f"{self.path}: holds another experiment; --resume needs the same one")
+            raise DataError(
+                f"{self.path}: holds another experiment; a run is resumed with the same one"
+            )
         done = self.checkpoint.load()
         rows = [] if done is None else done.history
         (self.path / "metrics.jsonl").write_text("".join(_line(row) for row in rows))

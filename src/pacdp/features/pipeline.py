@@ -1,4 +1,4 @@
-"""From the configuration of features to a fitted pipeline, and from records to their features."""
+"""Fitting of feature pipelines, and extraction of features from records."""
 
 import hashlib
 import json
@@ -24,7 +24,7 @@ from pacdp.features.public_data import load_public_data
 from pacdp.features.synthetic import generate_images
 from pacdp.progress import Progress, ignore_progress
 
-# To be raised when the same settings give other features: cached files are then no longer used.
+# Increase this when the same settings produce different features, to invalidate cached files.
 _VERSION = 1
 # The number of images from which filters and directions are learned.
 _REFERENCE = 6000
@@ -58,7 +58,7 @@ class FeaturePipeline:
         return replace(records, features=features.numpy(), keys=records.identities())
 
     def _project(self, records: Records, name: str, progress: Progress) -> Array:
-        """Return the coordinates along all directions, from the cache if they are there."""
+        """Return the coordinates along all principal directions, from the cache if possible."""
         if self.projection is None:
             return records.features.reshape(len(records), -1).astype(np.float32)
         projection, shape = self.projection, (len(records), len(self.projection.spread))
@@ -88,7 +88,7 @@ class FeaturePipeline:
 def extract_features(
     dataset: Dataset, settings: Features, *, progress: Progress = ignore_progress
 ) -> Dataset:
-    """Replace the features of private records; refuse public data that share any of them.
+    """Replace the features of private records; raise DataError if public data share any of them.
 
     >>> from pacdp.data import load_dataset
     >>> heart = extract_features(load_dataset("heart"), Features())
@@ -101,7 +101,7 @@ def extract_features(
 
 
 def refuse_public_overlap(settings: Features, dataset: Dataset) -> None:
-    """Refuse public data, for training or selection, that share records with private ones.
+    """Raise DataError if public data, for training or selection, share private records.
 
     >>> from pacdp.data import load_dataset
     >>> refuse_public_overlap(Features(name="gradients"), load_dataset("digits"))
@@ -127,10 +127,9 @@ def fit_features(
     for_selection: bool = False,
     progress: Progress = ignore_progress,
 ) -> FeaturePipeline:
-    """Fit the pipeline for records of a shape; what is learned is cached on disk.
+    """Fit the pipeline for records of the given shape; fitted pipelines are cached on disk.
 
-    With ``for_selection`` it learns nothing from the public records on which configurations are
-    compared.
+    With ``for_selection``, the public records on which configurations are compared are not used.
 
     >>> pipeline = fit_features(Features(), (6,))
     >>> pipeline.provenance["records"], pipeline.settings.track

@@ -35,12 +35,15 @@ class BudgetSchedule(Settings):
     [0.174, 0.302, 0.523]
     """
 
-    policy: Literal["even", "late", "replan"] = Field("even", description="even, late or replan.")
+    policy: Literal["even", "late", "replan"] = Field(
+        "even", description="How participations share the budget: even, late or replan."
+    )
     growth: Real | None = Field(
         None,
         ge=1,
         le=1e6,
-        description="Under late, the ratio of the last share to the first; 4 by default.",
+        description="Under late: ratio of the last participation's share to the first's; "
+        "default: 4.",
     )
 
     @model_validator(mode="after")

@@ -21,12 +21,12 @@ class Levels(Settings):
     [2, 1, 1]
     """
 
-    levels: tuple[Real, ...] = Field(min_length=1, description="Budgets ε.")
+    levels: tuple[Real, ...] = Field(min_length=1, description="Budget levels ε.")
     shares: tuple[Real, ...] = Field(
-        description="Share of clients at each level; they add up to 1."
+        description="Share of clients at each level; must add up to 1."
     )
     assignment: Literal["exact", "sampled"] = Field(
-        "exact", description="exact assigns by largest remainder, sampled at random."
+        "exact", description="Assign levels by largest remainder (exact) or at random (sampled)."
     )
 
     @model_validator(mode="after")

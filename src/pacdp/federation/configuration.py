@@ -1,4 +1,4 @@
-"""The settings of a training, as they are written in an experiment file."""
+"""The settings of a training run, as they are written in an experiment file."""
 
 from typing import Literal, Self
 
@@ -13,21 +13,25 @@ from pacdp.privacy import DEFAULT_DELTA
 
 
 class Model(Settings):
-    """The model, by name."""
+    """The model and its initial weights."""
 
-    name: str = Field("logistic", description="logistic, mlp, cnn, resnet18, resnet34 or sequence.")
+    name: str = Field(
+        "logistic", description="logistic, mlp, cnn, resnet18, resnet34, sequence or module:name."
+    )
     settings: dict[str, Real] = Field({}, description="Settings of the model, such as hidden = 16.")
     seed: Whole | None = Field(
-        None, ge=0, lt=2**63, description="Seed of the initial weights; by default the run's seed."
+        None, ge=0, lt=2**63, description="Seed of the initial weights; default: the run's seed."
     )
 
 
 class Optimiser(Settings):
-    """A client's optimiser. It is created for each participation."""
+    """A client's optimiser, created anew for each participation."""
 
     name: Literal["sgd", "momentum", "adam"] = Field("sgd", description="sgd, momentum or adam.")
     lr: Real = Field(0.1, gt=0, allow_inf_nan=False, description="Learning rate.")
-    momentum: Real = Field(0.9, ge=0, lt=1, description="Momentum, for momentum only.")
+    momentum: Real = Field(
+        0.9, ge=0, lt=1, description="Momentum coefficient; used by momentum only."
+    )
 
 
 class Training(Settings):
@@ -35,26 +39,30 @@ class Training(Settings):
 
     rounds: Count = Field(20, description="Number of rounds T.")
     clients_per_round: Count | Literal["all"] = Field(
-        "all", description="Number of clients that are asked in a round."
+        "all", description="Number of clients that take part in each round."
     )
     sampling: Literal["balanced", "uniform"] = Field(
         "balanced",
-        description="balanced asks all clients equally often, uniform any (as in the paper).",
+        description="How clients are sampled: balanced (all equally often) or uniform (at random "
+        "in each round, as in the paper).",
     )
     cap: Real | Literal["rounds"] = Field(
         0.95,
-        description="Under uniform sampling, the probability that a client is never asked more "
-        'often than planned, or "rounds" to plan for every round, so that no client refuses.',
+        description="Under uniform sampling: the probability that a client is sampled no more "
+        'often than its noise is planned for (afterwards it refuses); or "rounds", which plans for '
+        "every round, so that no client refuses.",
     )
-    batch: Count | Literal["full"] = Field("full", description="Number of records in a local step.")
-    local_epochs: Count | None = Field(None, description="Passes E over the records per round.")
+    batch: Count | Literal["full"] = Field("full", description="Number of records per local step.")
+    local_epochs: Count | None = Field(
+        None, description="Local passes E over the records per round."
+    )
     local_steps: Count | None = Field(
         None, description="Local steps per round, instead of local_epochs."
     )
     optimiser: Optimiser = Field(Optimiser(), description="The client's optimiser.")
 
     def client_sampling(self, clients: int) -> ClientSampling:
-        """Return how so many clients are sampled."""
+        """Return the sampling scheme for this number of clients."""
         per_round = clients if self.clients_per_round == "all" else self.clients_per_round
         unlimited = self.cap == "rounds" or per_round == clients
         return ClientSampling(
@@ -75,69 +83,78 @@ class Training(Settings):
 
 
 class Aggregation(Settings):
-    """How the server combines updates. All of it is post-processing."""
+    """How the server combines updates, which is post-processing."""
 
     weights: Literal["size", "epsilon", "inverse-noise", "tempered", "inverse-variance"] = Field(
-        "tempered", description="Rule for the weights of the clients' updates."
+        "tempered",
+        description="How client updates are weighted: size (records n), epsilon (n·ε), "
+        "inverse-noise (n/z), tempered (n/(z² + median z²)) or inverse-variance of the noise; "
+        "z is the noise multiplier.",
     )
     optimiser: Literal["average", "momentum", "adam"] = Field(
-        "average", description="Server optimiser that applies the weighted mean of the updates."
+        "average",
+        description="How the weighted mean of the updates is applied: average adds it to the "
+        "model, momentum and adam treat it as a gradient.",
     )
     lr: Real = Field(1.0, gt=0, allow_inf_nan=False, description="The server's learning rate.")
-    momentum: Real = Field(0.9, ge=0, lt=1, description="Momentum, for momentum only.")
+    momentum: Real = Field(
+        0.9, ge=0, lt=1, description="Momentum coefficient; used by momentum only."
+    )
     average_last: Real = Field(
         0.0,
         ge=0,
         le=1,
-        description="Share of the last rounds whose models are averaged for the final model.",
+        description="Fraction of the rounds, at the end, whose models are averaged.",
     )
 
 
 class Privacy(Settings):
-    """The guarantees of the clients."""
+    """The privacy guarantee of each client."""
 
     epsilon: Real | tuple[Real, ...] | Levels = Field(
-        1.0, description="ε: one number, one for each client, or levels with shares."
+        1.0, description="Budget ε: one for all clients, one for each, or levels with shares."
     )
-    delta: Real = Field(DEFAULT_DELTA, gt=0, lt=1, description="δ.")
+    delta: Real = Field(DEFAULT_DELTA, gt=0, lt=1, description="δ of (ε, δ)-differential privacy.")
     adjacency: Literal["zero-out", "replace-one"] = Field(
-        "zero-out", description="Adjacency: which data sets are neighbours."
+        "zero-out",
+        description="Neighbouring data sets: one record or unit replaced by a null one (zero-out) "
+        "or by any other (replace-one).",
     )
     scope: Literal["total", "per-release"] = Field(
         "total",
-        description="What ε covers: the whole training, or each release alone (as in the paper).",
+        description="What ε covers: the whole run, or each release alone (as in the paper).",
     )
-    accountant: str | None = Field(None, description="Name of the accountant; exact by default.")
+    accountant: str | None = Field(None, description="Privacy accountant; default: exact.")
     spending: BudgetSchedule = Field(
-        BudgetSchedule(), description="How a budget is distributed over a client's participations."
+        BudgetSchedule(), description="How a client's budget is divided among its participations."
     )
 
 
 class WarmStart(Settings):
-    """A warm start: a first model that is trained on public data."""
+    """A warm start: pre-training of the initial model on public data."""
 
     proxy: str | None = Field(
         None,
         description="Name of a built-in proxy or a data set, or a folder; by default the first "
         "built-in proxy.",
     )
-    epochs: Count = Field(20, description="Number of passes over the proxy.")
-    batch: Count = Field(64, description="Number of records in a step.")
+    epochs: Count = Field(20, description="Passes over the public records.")
+    batch: Count = Field(64, description="Number of records per step.")
     lr: Real = Field(1e-3, gt=0, allow_inf_nan=False, description="Learning rate of Adam.")
 
 
 class Recipe(Settings):
-    """What is trained, and how: everything public except the clients and the method."""
+    """What is trained, and how: all public settings except the clients and the method."""
 
     model: Model = Field(Model(), description="The model.")
     training: Training = Field(description="Rounds, client sampling and local training.")
-    server: Aggregation = Field(Aggregation(), description="How updates are combined.")
-    privacy: Privacy = Field(Privacy(), description="Budgets and guarantees of the clients.")
+    server: Aggregation = Field(Aggregation(), description="How the server combines updates.")
+    privacy: Privacy = Field(Privacy(), description="The privacy guarantee of each client.")
     hot_start: WarmStart | None = Field(
-        None, description="Warm start: a first model from public data."
+        None, description="Warm start: pre-training of the initial model on public data."
     )
     representation: Features | None = Field(
-        None, description="Features that the model uses instead of the raw records."
+        None, description="Features on which the model is trained instead of the raw records."
     )
 
     @property
@@ -147,7 +164,7 @@ class Recipe(Settings):
 
     @property
     def track(self) -> Track:
-        """Whether public records were used for the first model or for its features."""
+        """Whether public records were used, for the initial model or for its features."""
         if self.hot_start is not None:
             return "public"
         return "private-only" if self.representation is None else self.representation.track

@@ -7,7 +7,7 @@ from pacdp.methods.fixed import Fixed
 
 
 class DpFedAvg(Fixed):
-    """A constant clipping bound, and the smallest budget of all for everyone.
+    """The same constant clipping bound for all clients, and the smallest budget for everyone.
 
     This is the only uniform budget that respects every client's own, so the difference to ``fixed``
     shows what personal budgets gain.

@@ -8,7 +8,7 @@ from pacdp.methods.base import Method
 
 
 class Fixed(Method):
-    """Personal budgets with one constant clipping bound C.
+    """The same constant clipping bound C for all clients, each with its own budget.
 
     >>> Fixed(clipping_bound=5.0).bound(0.1, round=3, rounds=10)
     5.0

@@ -27,7 +27,7 @@ class Nbafl(Fixed):
     name: ClassVar[str] = "nbafl"
 
     clipping_bound: Real = Field(
-        1.0, gt=0, allow_inf_nan=False, description="Clipping bound C of the upload."
+        1.0, gt=0, allow_inf_nan=False, description="Clipping bound C of the whole upload."
     )
 
     def specify_releases(self, request: CalibrationRequest) -> list[ReleaseSpec]:

@@ -27,7 +27,10 @@ class NoiseOnce(Nbafl):
     label: ClassVar[str] = "noise-once"
 
     clipping_bound: Real = Field(
-        1.0, gt=0, allow_inf_nan=False, description="Clipping bound of the update, lr·C·steps."
+        1.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="Clipping bound of the whole update, lr·C·steps.",
     )
 
     def specify_releases(self, request: CalibrationRequest) -> list[ReleaseSpec]:

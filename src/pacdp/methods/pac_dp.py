@@ -13,7 +13,7 @@ from pacdp.schedule import Schedule
 
 
 class PacDp(Method):
-    """Personalised adaptive clipping: C_i^t = F(ε_i)·λ(t), from public information only.
+    """Personalised adaptive clipping: C_i^t = F(ε_i)·λ(t), computed from public values only.
 
     >>> method = PacDp(curve=Curve(family="power", coefficients=(0.5, 0.25)))
     >>> method.bound(1.0, round=0, rounds=10), round(method.bound(1.0, round=8, rounds=10), 3)
@@ -25,8 +25,12 @@ class PacDp(Method):
     bound_setting: ClassVar[str] = "curve"
     searched: ClassVar[Mapping[str, Sequence[str]]] = {"schedule": ("none", "cosine")}
 
-    curve: Curve = Field(description="F, from a budget to a clipping bound, or a file with it.")
-    schedule: Schedule = Field(Schedule(), description="Schedule λ(t) of the clipping bound.")
+    curve: Curve = Field(
+        description="F, which maps a budget ε to a clipping bound; or a curve file."
+    )
+    schedule: Schedule = Field(
+        Schedule(), description="λ(t), a factor on the clipping bound that depends on the round."
+    )
     allow_plan_mismatch: bool = Field(
         False, description="Whether to accept a curve that was fitted for a different plan."
     )

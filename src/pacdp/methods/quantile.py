@@ -40,15 +40,13 @@ class Quantile(Method):
     bound_setting: ClassVar[str] = "first_bound"
 
     quantile: Real = Field(
-        0.5, gt=0, lt=1, description="Target share γ of gradients within the bound."
+        0.5, gt=0, lt=1, description="γ: target share of gradient norms within the bound."
     )
-    speed: Real = Field(
-        0.2, gt=0, allow_inf_nan=False, description="Learning rate η_C of the bound."
+    speed: Real = Field(0.2, gt=0, allow_inf_nan=False, description="η_C: step size of the bound.")
+    first_bound: Real = Field(
+        0.1, gt=0, allow_inf_nan=False, description="C₀: initial clipping bound."
     )
-    first_bound: Real = Field(0.1, gt=0, allow_inf_nan=False, description="Initial bound C₀.")
-    share: Real = Field(
-        0.1, gt=0, lt=1, description="Share β of the budget that pays for the counts."
-    )
+    share: Real = Field(0.1, gt=0, lt=1, description="β: share of the budget spent on the counts.")
 
     def bound(self, epsilon: float, *, round: int, rounds: int) -> float:  # noqa: A002
         """Return C₀; later bounds depend on noised counts."""
@@ -181,7 +179,7 @@ class AdaptiveQuantile(Tracker):
 
 
 class NonPrivateQuantile(Quantile):
-    """Clip at the true quantile of each batch. Nothing is certified: there is no ε and no ledger.
+    """Clips at the true quantile without paying for it; gives no privacy guarantee.
 
     The gradients get the noise that the budget would require if reading the quantile were free, as
     is sometimes assumed, so the difference to the trackers shows what paying for it costs.

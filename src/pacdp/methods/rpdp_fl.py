@@ -18,7 +18,7 @@ _calibrate_rate = lru_cache(maxsize=256)(calibrate_sampling_rate)
 
 
 class RpdpFl(Fixed):
-    """The same noise for all clients, and for each the sampling rate that its budget affords.
+    """The same noise for all clients; each client's sampling rate is set by its budget.
 
     The noise is what the largest budget needs if every record takes part. In each step, a client
     with budget ε_i samples each record at the rate q_i at which that noise costs ε_i, according to

@@ -1,4 +1,4 @@
-"""Models by name, with weights from a seed."""
+"""Registry of models by name; initial weights are drawn from a seed."""
 
 import inspect
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from pacdp.models import plain, resnet
 from pacdp.plugins import find_object, import_object, is_path
 from pacdp.validation import refuse_unknown, suggest
 
-# Called with the shape of a record and the number of outputs, and with settings by name.
+# Called with the shape of a record, the number of outputs, and settings as keywords.
 ModelFactory = Callable[..., nn.Module]
 
 MODELS: dict[str, ModelFactory] = {
@@ -26,7 +26,7 @@ MODELS: dict[str, ModelFactory] = {
 
 
 def register_model(name: str) -> Callable[[ModelFactory], ModelFactory]:
-    """Make a factory of models known by a name: a decorator."""
+    """Decorator that registers a model factory under a name."""
 
     def register(factory: ModelFactory) -> ModelFactory:
         MODELS[name] = factory
@@ -36,14 +36,14 @@ def register_model(name: str) -> Callable[[ModelFactory], ModelFactory]:
 
 
 def import_model(name: str) -> str:
-    """Import the factory of ``module:name``, so that plans may refer to it; return the name."""
+    """Import the model factory ``module:name``, so that plans can refer to it; return the name."""
     if is_path(name):
         import_object("model.name", name)
     return name
 
 
 def find_model(name: str) -> ModelFactory:
-    """Return the factory of a registered model, or that of an imported module, by its path.
+    """Return the factory of a registered model, or the imported one ``module:name``.
 
     >>> find_model("mlpp")
     Traceback (most recent call last):
@@ -62,7 +62,7 @@ def find_model(name: str) -> ModelFactory:
 def build_model(
     name: str, *, shape: tuple[int, ...], outputs: int, seed: int = 0, **settings: Any
 ) -> nn.Module:
-    """Build a model for records of a shape; the same seed gives the same weights.
+    """Build a model for records of the given shape; the same seed gives the same weights.
 
     ``outputs`` is the number of classes, or 1 for regression. The weights do not depend on torch's
     global random state, which is not changed.
@@ -78,7 +78,7 @@ def build_model(
         )
     if outputs < 1:
         raise InputError(f"model {name}: outputs = {outputs}: must be at least 1")
-    # After the shape and the number of outputs.
+    # The first two parameters are the shape and the number of outputs.
     allowed = list(inspect.signature(factory).parameters)[2:]
     refuse_unknown(f"model {name}", settings, allowed)
     with torch.random.fork_rng(devices=[]):

@@ -1,8 +1,8 @@
-"""The simulation of a whole grid in one training of the stacked engine.
+"""Simulation of a whole (ε, C) grid in a single run of the stacked engine.
 
-A cell is a pair of budget and bound. All cells, seeds and clients are trained together, and the
-numbers are those of :func:`pacdp.federation.simulate` on each cell alone, up to rounding. The
-records are public, and the ledgers are kept in memory.
+A cell is a pair of a budget ε and a clipping bound C. All cells, seeds and clients are trained
+together; the results equal those of :func:`pacdp.federation.simulate` for each cell, up to
+rounding. The records are public, and the ledgers are kept in memory.
 """
 
 import math
@@ -28,12 +28,12 @@ from pacdp.federation.weights import client_weights
 from pacdp.offline.proxy_task import ProxyTask
 from pacdp.validation import FloatArray
 
-# The largest number of record values that are kept from one round to the next: a gibibyte.
+# Cache padded records up to this many float32 values (1 GiB).
 LARGEST_CACHE = 2**28
 
 
 def can_stack_plan(plan: Plan) -> bool:
-    """Whether seeds and cells can be trained together: linear layers and the common loop."""
+    """Return whether all seeds and cells of a plan can be trained in one stacked run."""
     local_model = LocalModel(plan)
     return not StackedEngine.explain_misfit(local_model) and StackedEngine.is_preferred(local_model)
 
@@ -85,10 +85,11 @@ def planned_bounds(plan: Plan) -> list[list[float]]:
 
 
 class GridSimulation:
-    """A training of all cells for all seeds, which is its own server and transport.
+    """Trains all cells for all seeds. Implements both RoundServer and Transport.
 
-    ``plans`` are given by seed and budget; ``budget_of`` is the index of each cell's budget, and
-    ``bounds`` broadcasts to (seeds, clients, rounds, cells). Clients are numbered across seeds.
+    ``plans[seed_index]`` are the plans by budget, which differ in their noise only; ``budget_of``
+    is the index of each cell's budget, and ``bounds`` broadcasts to (seeds, clients, rounds,
+    cells). Client ids run through all seeds: seed_index * clients_per_seed + number.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class GridSimulation:
             for by_budget, local_model in zip(plans, local_models, strict=True)
         ]
         self._clients = [
-            # Unchecked, because it is faster and the records are public.
+            # checked=True skips the checks of the records, which are public.
             Client(
                 *(number, by_budget[0], client_records),
                 noise=simulated_noise(by_budget[0].seed, number),
@@ -149,8 +150,8 @@ class GridSimulation:
     def participants(self, round: int) -> list[int]:  # noqa: A002
         """Return the clients of all seeds that are asked in a round."""
         return [
-            place * self._clients_per_seed + client
-            for place, server in enumerate(self._servers)
+            seed_index * self._clients_per_seed + client
+            for seed_index, server in enumerate(self._servers)
             for client in server.participants(round)
         ]
 
@@ -171,8 +172,8 @@ class GridSimulation:
     ) -> RoundOutcome:
         """Let each seed's server combine the replies of its own clients."""
         replies = [answer for _, answer in sorted(answers.items()) if isinstance(answer, Reply)]
-        for place, server in enumerate(self._servers):
-            first = place * self._clients_per_seed
+        for seed_index, server in enumerate(self._servers):
+            first = seed_index * self._clients_per_seed
             numbers = range(first, first + self._clients_per_seed)
             server.combine(
                 [replace(r, client=r.client - first) for r in replies if r.client in numbers]
@@ -186,7 +187,7 @@ class GridSimulation:
 
 
 class _CellServer(Server):
-    """The servers of all cells for one seed: their models have a dimension of cells."""
+    """The servers of all cells for one seed; tensors of the model have a cell dimension."""
 
     def __init__(
         self, plans: Sequence[Plan], initial: Tensors, *, layout: Layout, budget_of: Sequence[int]
@@ -196,7 +197,7 @@ class _CellServer(Server):
         self._plans, self._layout, self._budget_of = plans, layout, list(budget_of)
 
     def _usable(self, replies: Sequence[Reply]) -> list[Reply]:
-        # Updates that are not finite are left out of their cell only.
+        # Non-finite updates are dropped per cell, in _mean_update.
         return list(replies)
 
     def _mean_update(self, replies: Sequence[Reply]) -> Tensors:
@@ -221,7 +222,7 @@ class _CellServer(Server):
 
 
 class _GridEngine(StackedEngine):
-    """The stacked engine with a dimension of cells, each with its own bound and noise."""
+    """The stacked engine with a cell dimension; each cell has its own bound and noise."""
 
     def __init__(
         self,
@@ -259,7 +260,7 @@ class _GridEngine(StackedEngine):
         return self._multipliers[job.id]
 
     def _padded(self, jobs: Sequence[Job]) -> Padded:
-        """Return the records of jobs; cached up to a limit, because most plans ask them again."""
+        """Return the padded records of the jobs, cached because most groups recur every round."""
         key = tuple(job.id for job in jobs)
         if key in self._cached:
             return self._cached[key]
@@ -270,7 +271,8 @@ class _GridEngine(StackedEngine):
         return padded
 
     def _size(self, job: Job) -> int:
-        # With many cells, their outputs take most of the memory.
+        # With many cells, outputs take most of the memory instead of records. An output counts as
+        # a quarter of a record value: a group may hold up to 4 * LARGEST_STACK outputs.
         outputs = next(iter(self._local_model.parameters.values())).shape[0]
         return math.ceil(job.client_plan.divisor) * self._layout.cells * outputs // 4
 

@@ -1,7 +1,7 @@
 """Privacy guarantees: ε and δ with the adjacency, scope and unit that give them a meaning.
 
 The meaning of an ε depends on which two data sets count as neighbours, on its δ, and on whether
-it covers the whole training or one release of it. :class:`Guarantee` keeps all of them together,
+it covers the whole run or one release of it. :class:`Guarantee` keeps all of them together,
 so that no ε is printed, saved or returned without its adjacency.
 """
 
@@ -52,8 +52,8 @@ class Adjacency(_Named):
 class Scope(_Named):
     """What a budget covers.
 
-    ``total``: every release of the whole training together. ``per-release``: each release by
-    itself, which is how the paper's experiments use their ε; the whole training costs more.
+    ``total``: all releases of the training run together. ``per-release``: each release by
+    itself, which is how the paper's experiments use their ε; the whole run costs more.
     """
 
     TOTAL = "total"

@@ -1,4 +1,4 @@
-"""What a client's training needs of a ledger, and a ledger that is kept in memory.
+"""The interface of a ledger, and a ledger that is kept in memory.
 
 A simulation makes thousands of releases that never leave the machine. Its ledgers are kept in
 memory, with the same arithmetic and the same refusals as those in files.
@@ -16,7 +16,7 @@ from pacdp.privacy.releases import Release
 
 
 class Ledger(Protocol):
-    """A budget, and the releases debited from it before they leave the client."""
+    """A budget, and the releases debited from it before they are computed."""
 
     @property
     def durable(self) -> bool:
@@ -29,9 +29,10 @@ class Ledger(Protocol):
     def reserve(
         self, *releases: Release, run: str, label: str = "", at_most: int | None = None
     ) -> object:
-        """Debit releases, all or none, before they leave; over the budget they are refused.
+        """Debit releases, all or none, before they are computed.
 
-        Releases with which the run would have made more than ``at_most`` are refused, too.
+        Raises BudgetExceededError if they would exceed the budget, or if the run would then have
+        made more than ``at_most`` releases.
         """
 
     def freeze(self, plan: Release, *, run: str, label: str = "") -> object:
@@ -81,7 +82,7 @@ class MemoryLedger:
 def refuse_excess(
     releases: Sequence[Release], made: Tally, *, run: str, at_most: int | None
 ) -> None:
-    """Refuse releases with which a run would have made more than ``at_most``."""
+    """Raise BudgetExceededError if a run would make more than ``at_most`` releases."""
     wanted = sum(release.count for release in releases)
     if at_most is not None and made.total() + wanted > at_most:
         raise BudgetExceededError(

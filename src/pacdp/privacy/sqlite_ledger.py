@@ -1,13 +1,13 @@
-"""A client's durable ledger: one file, debited before anything leaves.
+"""A client's durable ledger: a file from which every release is debited before it is computed.
 
-A release is reserved, committed and synced *before* it may leave the client. Over the budget it is
-refused, and the message says what is left. The file is a
-:class:`~pacdp.privacy.hash_chain.HashChain` of entries, and its state is the
-:class:`~pacdp.privacy.filter.Filter` that the entries add up to: nothing else is stored, so nothing
-can disagree with it. A crash at any moment can lose a release that was paid for, never a payment.
+A release is debited and synced to disk before it is computed, and so before anything leaves the
+client. A release that would exceed the budget is refused, and the message says what is left. The
+file is a :class:`~pacdp.privacy.hash_chain.HashChain` of entries. The spent budget (a
+:class:`~pacdp.privacy.filter.Filter`) is recomputed from the entries and never stored separately.
+After a crash a debited release may be missing, but no debit is.
 
-Several runs may draw on one ledger. No server is asked, and none can raise the budget: it changes
-only by :meth:`SQLiteLedger.set_budget`, which is an entry itself.
+Several runs may use one ledger. No server can raise the budget: only
+:meth:`SQLiteLedger.set_budget` changes it, and this is recorded as an entry, too.
 
 >>> import tempfile, pathlib
 >>> from pacdp.privacy import Adjacency, Guarantee, Release, SQLiteLedger, calibrate
@@ -16,7 +16,7 @@ only by :meth:`SQLiteLedger.set_budget`, which is an entry itself.
 >>> ledger = SQLiteLedger.create(path, client="hospital", budget=budget)
 >>> plan = calibrate(epsilon=0.5, releases=13).release()
 >>> for participation in range(13):
-...     entries = ledger.reserve(plan.times(1), run="first")  # only now may the upload leave
+...     entries = ledger.reserve(plan.times(1), run="first")  # computed and sent only after this
 >>> print(ledger.filter.realised)
 ε = 0.5 at δ = 1e-05, zero-out (exact)
 >>> ledger.reserve(plan.times(1), run="first")
@@ -50,7 +50,7 @@ _RELEASE_FIELDS = [field.name for field in fields(Release)]
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry of a ledger: what happened, and its place in the chain."""
+    """One entry of a ledger, with its position in the hash chain."""
 
     sequence: int
     hash: str
@@ -63,8 +63,8 @@ class Entry:
 
     @property
     def release(self) -> Release:
-        """The releases that a ``release`` or ``freeze`` entry stands for."""
-        # The first ledgers had no units: they are of records.
+        """The releases recorded by a ``release`` or ``freeze`` entry."""
+        # Ledgers of the first format version have no unit: theirs is the record.
         content = {"unit": "record", **self.content}
         return Release(**{name: content[name] for name in _RELEASE_FIELDS})
 
@@ -81,8 +81,8 @@ class SQLiteLedger:
     def __init__(self, path: Path | str, *, head: str | None = None) -> None:
         """Open and verify the file.
 
-        ``head`` is the hash of an entry that was noted earlier, outside of the ledger: a copy that
-        does not contain it is refused, so that restoring an older one is noticed.
+        ``head`` is the hash of an earlier entry, stored outside of the ledger. A file without that
+        entry is refused, which detects that an older copy was restored.
         """
         self._chain = HashChain(Path(path))
         # Threads may share a ledger: the state in memory follows the file in one step.
@@ -92,7 +92,8 @@ class SQLiteLedger:
             raise InputError(f"head = {head!r}: must be the 64 hexadecimal digits of an entry")
         if head is not None and head not in {link.hash for link in links}:
             raise LedgerError(
-                f"{path}: does not contain the entry {head}: an older or another copy"
+                f"{path}: does not contain the entry {head}: an older or another copy; restore the "
+                "newest one"
             )
         self._last = links[-1]
         self.entries = self._parse(links)
@@ -100,7 +101,7 @@ class SQLiteLedger:
 
     @classmethod
     def create(cls, path: Path | str, *, client: str, budget: Guarantee) -> "SQLiteLedger":
-        """Create a new ledger. An existing file is refused, whatever it holds.
+        """Create a new ledger; raise LedgerError if the file exists.
 
         >>> import tempfile
         >>> from pacdp.privacy import Adjacency, Guarantee, SQLiteLedger
@@ -122,25 +123,26 @@ class SQLiteLedger:
 
     @property
     def path(self) -> Path:
-        """Where the file is."""
+        """The path of the file."""
         return self._chain.path
 
     @property
     def head(self) -> str:
-        """The hash of the newest entry known here. Note it elsewhere to pin the history."""
+        """The hash of the newest entry; store it elsewhere to detect a restored older copy."""
         return self._last.hash
 
     def reserve(
         self, *releases: Release, run: str, label: str = "", at_most: int | None = None
     ) -> list[Entry]:
-        """Debit releases, all or none, and return once the debit is on the disk.
+        """Debit releases, all or none, and return once the debit is synced to disk.
 
-        Only then may they leave. ``run`` names the training they belong to, which may make
-        ``at_most`` so many; ``label`` marks entries of modes whose budget does not cover the whole
-        training, such as per-release scope. The module's docstring has an example.
+        Compute the releases only after this returns. ``run`` names the training run they belong to;
+        ``at_most`` is the maximum number of releases of that run. ``label`` marks releases whose ε
+        does not cover the whole run, such as per-release scope. The module's docstring has an
+        example.
         """
         if not releases:
-            raise InputError("releases: is empty, must hold at least one release")
+            raise InputError("releases: is empty; pass at least one release")
         return self._append(
             lambda current: current.spend(*releases),
             [("release", _labels(run, label) | r.to_dict()) for r in releases],
@@ -235,7 +237,7 @@ class SQLiteLedger:
         return entries
 
     def _replay(self, entries: Sequence[Entry]) -> tuple[str, Filter]:
-        """Return the client and the state that all entries add up to."""
+        """Recompute the client's name and the state from all entries."""
         opening = entries[0].content
         try:
             client = str(opening["client"])
@@ -251,12 +253,13 @@ class SQLiteLedger:
         state = self._advance(entries[1:], state)
         if not state.within_budget:
             raise LedgerError(
-                f"{self.path}: is overspent: {state.charged} charged of {state.budget}"
+                f"{self.path}: is overspent: {state.charged} charged of {state.budget}; "
+                "nothing more may be released under it"
             )
         return client, state
 
     def _advance(self, entries: Sequence[Entry], state: Filter) -> Filter:
-        """Return the state after more entries, which were admitted when they were written."""
+        """Return the state after further entries, which were checked when they were written."""
         for kind, group in groupby(entries, key=lambda entry: entry.kind):
             same = list(group)
             try:

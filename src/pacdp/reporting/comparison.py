@@ -1,4 +1,4 @@
-"""Results of one experiment side by side: grouped by method, one result for each seed."""
+"""Comparison of results of one experiment, grouped by method with one result per seed."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,8 +17,7 @@ from pacdp.stats import SampleStats
 class Comparison:
     """Results by label; those under one label differ only in their seed.
 
-    All must be results of one experiment, so that a score, an ε and a client mean the same in
-    all of them.
+    All must be results of the same experiment, so that metrics, ε and clients are comparable.
 
     >>> Comparison({})
     Traceback (most recent call last):
@@ -78,7 +77,7 @@ class Comparison:
 
     @property
     def terms(self) -> str:
-        """What must accompany every ε."""
+        """The δ, adjacency and unit that must accompany every ε."""
         return describe_terms(self.plan)
 
     @cached_property
@@ -87,10 +86,10 @@ class Comparison:
         return {label: series_style(n) for n, label in enumerate(self.groups)}
 
     def metric_by_round(self, label: str) -> dict[float, SampleStats]:
-        """Summarise the scores over seeds, for the rounds that were evaluated."""
+        """Summarise the headline metric over seeds, for each evaluated round."""
         return {
-            number: SampleStats.of(scores)
-            for number, scores in _collect(
+            number: SampleStats.of(values)
+            for number, values in _collect(
                 (row.round, row.metrics.get(self.metric))
                 for result in self.groups[label]
                 for row in result.history
@@ -98,7 +97,7 @@ class Comparison:
         }
 
     def final_metrics(self, label: str) -> dict[int, float]:
-        """Return the final score of each seed; a run that diverged has no loss and is left out."""
+        """Return the final headline metric by seed; diverged runs have no loss and are left out."""
         return {
             result.seed: result.metrics[self.metric]
             for result in self.groups[label]
@@ -106,15 +105,15 @@ class Comparison:
         }
 
     def final_stats(self, label: str) -> SampleStats | None:
-        """Summarise the final scores; None if all runs diverged."""
-        scores = self.final_metrics(label).values()
-        return SampleStats.of(scores) if scores else None
+        """Summarise the final headline metric over seeds; None if all runs diverged."""
+        values = self.final_metrics(label).values()
+        return SampleStats.of(values) if values else None
 
     def initial_stats(self, label: str) -> SampleStats | None:
-        """Summarise the scores before any private data; None without public pre-training."""
+        """Summarise the headline metric after public pre-training; None without pre-training."""
         before = [result.before_private_data or {} for result in self.groups[label]]
-        scores = [metrics[self.metric] for metrics in before if self.metric in metrics]
-        return SampleStats.of(scores) if scores else None
+        values = [metrics[self.metric] for metrics in before if self.metric in metrics]
+        return SampleStats.of(values) if values else None
 
     def accuracy_by_budget(self, label: str) -> dict[float, list[float]]:
         """Return the accuracies over seeds for the holders of each budget; empty without ε."""

@@ -1,4 +1,4 @@
-"""The summary at the top of a page: what was trained, what was reached, and what ε promises."""
+"""The summary at the top of a report: the setting, the best results, and what ε guarantees."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from pacdp.experiments.results import collect_epsilons
 from pacdp.formatting import format_count, format_min_median_max, format_score
 from pacdp.reporting.comparison import Comparison
 
-# What the budgets of a method are worth. Scores are compared only within one of these.
+# Categories of privacy guarantee. Only methods of the same category are compared.
 WITHIN_BUDGET = "within the budgets"
 AFTER_PRETRAINING = "within the budgets, after public pre-training"
 OVER_BUDGET = "at more than the budgets"
@@ -26,7 +26,7 @@ class Fact:
 
 
 def list_facts(comparison: Comparison) -> list[Fact]:
-    """List what a reader wants to know first, beginning with the best score of each guarantee."""
+    """List the key figures, beginning with the best result in each category of guarantee."""
     plan, metric, baseline = comparison.plan, comparison.metric, comparison.baseline
     seeds = sorted({result.seed for results in comparison.groups.values() for result in results})
     pick = max if plan.task.higher_is_better else min
@@ -63,11 +63,11 @@ def _guarantee(results: Sequence[RunResult]) -> str:
 
 
 def explain_results(comparison: Comparison) -> list[str]:
-    """Explain what ε promises, what it does not cover, and what public records contributed."""
+    """Explain what ε guarantees, what it does not cover, and what public records contributed."""
     plan, metric, groups = comparison.plan, comparison.metric, comparison.groups
-    public = [label for label, results in groups.items() if _guarantee(results) == NOT_PRIVATE]
+    not_private = [label for label, results in groups.items() if _guarantee(results) == NOT_PRIVATE]
     sentences = []
-    if len(public) < len(groups):
+    if len(not_private) < len(groups):
         unit = f"one {plan.unit}"
         other = "a null one" if plan.privacy.adjacency == "zero-out" else "any other"
         sentences.append(
@@ -76,9 +76,9 @@ def explain_results(comparison: Comparison) -> list[str]:
             f"likely, except with probability δ = {plan.privacy.delta:g} "
             f"({plan.privacy.adjacency})."
         )
-    if public:
+    if not_private:
         sentences.append(
-            f"{', '.join(public)}: no guarantee and no ε; it shows what privacy costs."
+            f"{', '.join(not_private)}: no guarantee and no ε; it shows what privacy costs."
         )
     sentences.append(f"The {metric} is measured on test records, which are not covered by any ε.")
     for label in groups:
@@ -93,7 +93,7 @@ def explain_results(comparison: Comparison) -> list[str]:
 
 
 def list_warnings(comparison: Comparison, label: str) -> list[str]:
-    """Warn where a method's budget is not what the whole run certifies."""
+    """Return a warning if the certified ε of a method's runs is not its budget."""
     results = comparison.groups[label]
     reason = next((result.plan.label for result in results if result.plan.label), "")
     if not reason:

@@ -1,4 +1,4 @@
-"""Writing a report beside what it reports on."""
+"""Writing a report to a file."""
 
 import json
 import shlex
@@ -25,8 +25,9 @@ def write_report(
 ) -> None:
     """Write the page of results, by method and one for each seed.
 
-    What is not given is read from the run folders: the first curve that one of them had to fit,
-    and the description and the versions of the first. ``command`` is shown as what makes the page.
+    By default the curve is the first one fitted by any of the runs in ``folders``; description and
+    versions are those of the first folder. ``command`` is the command line that the page shows for
+    reproduction.
     """
     settings, versions = (
         _read(folders[0] / name) if folders else {}

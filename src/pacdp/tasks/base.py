@@ -54,7 +54,7 @@ class Task(ABC):
 
     @abstractmethod
     def require_labels(self, where: str, labels: Array, lines: Sequence[int] | None = None) -> None:
-        """Refuse labels that the task does not allow; messages never show a label.
+        """Raise InputError if a label is not allowed; messages never show a label.
 
         ``lines`` are the line numbers of the records, if they were read from a text file.
         """
@@ -105,11 +105,11 @@ class Task(ABC):
 
     @property
     def stratum_count(self) -> int:
-        """The number of strata in :meth:`strata`."""
+        """The number of strata that :meth:`strata` distinguishes."""
         return max(len(self.class_names), 1)
 
     def strata(self, labels: Array) -> NDArray[np.int64]:
-        """The class of each record, by which records are split; 0 for a task without classes."""
+        """The class of each record, for stratified splits; 0 for a task without classes."""
         return np.zeros(len(labels), np.int64)
 
     @abstractmethod
@@ -130,7 +130,7 @@ class Task(ABC):
 
 
 def require_one_number(where: str, labels: Array) -> None:
-    """Refuse labels that are not one number for each record.
+    """Raise InputError if the labels are not one number for each record.
 
     >>> require_one_number("a.csv", np.array(["yes", "no"]))
     Traceback (most recent call last):
@@ -141,7 +141,7 @@ def require_one_number(where: str, labels: Array) -> None:
 
 
 def require_all(where: str, valid: Array, allowed: str, lines: Sequence[int] | None = None) -> None:
-    """Refuse the first label that is not valid, and say what is allowed.
+    """Raise InputError that locates the first invalid label and says what is allowed.
 
     >>> require_all("a.csv", np.array([True, False]), "a finite number")
     Traceback (most recent call last):

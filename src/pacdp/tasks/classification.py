@@ -1,4 +1,4 @@
-"""Each record belongs to one of several classes."""
+"""The classification task: each record belongs to one of several classes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -59,7 +59,7 @@ class Classification(Task):
         return CrossEntropy()
 
     def require_labels(self, where: str, labels: Array, lines: Sequence[int] | None = None) -> None:
-        """Refuse labels that are not the number of a class.
+        """Raise InputError if a label is not the number of a class.
 
         >>> Classification(2).require_labels("a.csv", np.array([0, 2]))
         Traceback (most recent call last):

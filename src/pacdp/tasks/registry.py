@@ -1,4 +1,4 @@
-"""Tasks by name, and the tasks that are stored as a number of classes."""
+"""Registry of tasks by name, and loading of stored tasks."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
@@ -12,17 +12,14 @@ T = TypeVar("T", bound=type[Task])
 
 
 def register_task(task: T) -> T:
-    """Make a task known by its name, so that a plan that stores it can be loaded.
-
-    Use it as a decorator of the task's class.
-    """
+    """Class decorator that registers a task under its name, so that plans can be loaded."""
     if TASKS.setdefault(task.name, task) is not task:
         raise InputError(f"task {task.name}: is registered already, must have another name")
     return task
 
 
 def load_task(stored: Any) -> Task:
-    """A task from its stored form, or the task itself.
+    """Return the task of a stored form; a task is returned as it is.
 
     >>> from pacdp.tasks import Regression
     >>> load_task(2).name, load_task(0) == load_task({"name": "regression"}) == Regression()
@@ -45,7 +42,7 @@ def load_task(stored: Any) -> Task:
 
 
 def task_for_classes(classes: int | Sequence[str]) -> Task:
-    """Classification with so many classes, or classes of these names; regression if none.
+    """Return classification with the given number or names of classes; regression if none.
 
     >>> print(task_for_classes(3), task_for_classes(["no", "yes"]), task_for_classes(0), sep=", ")
     3 classes, 2 classes, regression

@@ -1,4 +1,4 @@
-"""Each record has a number to be predicted."""
+"""The regression task: a number is predicted for each record."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ class Regression(Task):
         return SquaredError()
 
     def require_labels(self, where: str, labels: Array, lines: Sequence[int] | None = None) -> None:
-        """Refuse labels that are not finite numbers."""
+        """Raise InputError if a label is not a finite number."""
         require_one_number(where, labels)
         require_all(where, np.isfinite(labels), "a finite number", lines)
 

@@ -116,7 +116,7 @@ class ChartBuilder:
     def add_baseline(
         self, axes: Axes, baseline: float | None, metric: str, *, vertical: bool = False
     ) -> None:
-        """Draw the score of the best constant prediction, if there is one."""
+        """Draw the metric of the best constant prediction, if there is one."""
         if baseline is not None:
             draw = axes.axvline if vertical else axes.axhline
             line = draw(display_factor(metric) * baseline, color="black", alpha=0.6, linewidth=1.2)

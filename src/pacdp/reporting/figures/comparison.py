@@ -18,7 +18,7 @@ from pacdp.stats import SampleStats
 
 
 def plot_metric_by_round(comparison: Comparison) -> Chart:
-    """Plot the mean score over seeds by round, in a band of one standard deviation."""
+    """Plot the headline metric by round: mean over seeds, in a band of one standard deviation."""
     metric, factor = comparison.metric, display_factor(comparison.metric)
     builder = ChartBuilder(height=4.2)
     axes = builder.axes[0]
@@ -55,31 +55,31 @@ def plot_metric_by_round(comparison: Comparison) -> Chart:
 
 
 def plot_final_metrics(comparison: Comparison) -> Chart:
-    """Plot the final score of each method: mean, standard deviation and every seed."""
+    """Plot the final headline metric of each method: mean, standard deviation and every seed."""
     metric, labels = comparison.metric, list(comparison.groups)
     factor, rows = display_factor(metric), []
     builder = ChartBuilder(height=1.1 + 0.34 * len(labels))
     axes = builder.axes[0]
-    for place, label in enumerate(labels):
-        scores, stats = comparison.final_metrics(label), comparison.final_stats(label)
-        each = ", ".join(format_score(value, metric) for value in scores.values())
+    for row, label in enumerate(labels):
+        values, stats = comparison.final_metrics(label), comparison.final_stats(label)
+        each = ", ".join(format_score(value, metric) for value in values.values())
         rows.append((label, format_stats(stats, metric), each or MISSING))
         if stats is None:
             continue
         style, mean = comparison.styles[label], factor * stats.mean
         deviation = factor * stats.deviation
-        axes.errorbar(mean, place, xerr=deviation, color=style.colour, linewidth=2.6, alpha=0.45)
+        axes.errorbar(mean, row, xerr=deviation, color=style.colour, linewidth=2.6, alpha=0.45)
         if stats.count > 1:
             points = [
                 Point(
                     factor * value,
-                    place - 0.24,
+                    row - 0.24,
                     f"{label}, seed {seed}: {format_score(value, metric)}",
                 )
-                for seed, value in scores.items()
+                for seed, value in values.items()
             ]
             builder.add_points(axes, points, style, size=3.2, marker="o", alpha=0.7)
-        point = Point(mean, place, f"{label}: {_describe(stats, metric)}")
+        point = Point(mean, row, f"{label}: {_describe(stats, metric)}")
         builder.add_points(axes, [point], style, size=7)
     axes.set_yticks(range(len(labels)), [escape_mathtext(shorten(label, 44)) for label in labels])
     axes.set_ylim(len(labels) - 0.5, -0.6)
@@ -120,9 +120,9 @@ def plot_by_epsilon(
         label: {epsilon: SampleStats.of(values[epsilon]) for epsilon in sorted(values)}
         for label, values in scores.items()
     }
-    for place, (label, by_epsilon) in enumerate(series.items()):
+    for index, (label, by_epsilon) in enumerate(series.items()):
         # A small shift keeps error bars at the same ε apart.
-        shift = 1.035 ** (place - (len(series) - 1) / 2)
+        shift = 1.035 ** (index - (len(series) - 1) / 2)
         points = [
             Point(
                 epsilon * shift,
@@ -156,10 +156,9 @@ def plot_by_epsilon(
 
 
 def plot_accuracy_by_budget(comparison: Comparison) -> Chart | None:
-    """Plot the accuracy for the clients that hold each budget: who pays for privacy.
+    """Plot the accuracy of the clients with each budget, or return None for a single budget.
 
-    Returns None where there are no two budgets to compare. Chance is not drawn, since it differs
-    between the budgets' holders.
+    The baseline is not drawn, because it differs between the groups of clients.
     """
     scores = {label: comparison.accuracy_by_budget(label) for label in comparison.groups}
     scores = {label: levels for label, levels in scores.items() if levels}
@@ -172,11 +171,11 @@ def plot_accuracy_by_budget(comparison: Comparison) -> Chart | None:
 def _tabulate(
     heading: str, series: Mapping[str, Mapping[float, SampleStats]], metric: str, caption: str
 ) -> Table:
-    """Return one column for each series and one row for each place that any of them has."""
-    places = sorted({place for stats in series.values() for place in stats})
+    """Return one column for each series and one row for each x value that any of them has."""
+    positions = sorted({x for stats in series.values() for x in stats})
     rows = [
-        (f"{place:g}", *(format_stats(stats.get(place), metric) for stats in series.values()))
-        for place in places
+        (f"{x:g}", *(format_stats(stats.get(x), metric) for stats in series.values()))
+        for x in positions
     ]
     return Table((heading, *series), rows, caption)
 
