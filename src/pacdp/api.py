@@ -184,7 +184,7 @@ def run(
     progress: Progress = ignore_progress,
     command: Sequence[str] = (),
 ) -> Result:
-    """Train, and return the model, its metrics, and each client's certified ε.
+    """Train, and return the model, its metrics, and the ε that each client spent.
 
     The arguments up to ``configuration`` are those of :func:`plan`. A method that needs a curve
     which the experiment does not have gets one that is fitted first. ``folder`` is a new folder for
