@@ -107,7 +107,7 @@ def test_a_hot_start_is_said_and_measured():
         *("run", "heart", "--profile", "smoke", "--set", "hot_start={epochs=5, lr=0.01}")
     )
     assert 0 < found["before_private_data"]["accuracy"] <= 1
-    assert "hot start" in run("plan", "heart", "--set", "hot_start={epochs=5}").stdout
+    assert "warm start" in run("plan", "heart", "--set", "hot_start={epochs=5}").stdout
 
 
 def test_evaluate_gives_what_the_run_said(folder):

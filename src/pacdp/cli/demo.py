@@ -93,7 +93,7 @@ def demo_command(
             f"{plan.algorithm.bound(client.epsilon, round=0, rounds=plan.rounds):.3f}",
         )
     console.print(table)
-    console.print("The client itself refuses another round:", style="bold")
+    console.print("Another round is refused by the client itself:", style="bold")
     console.print(demo.request_extra_round(ready, first, ledgers), highlight=False)
     picture, report = out / "demo.png", out / "report.html"
     demo.draw_figure(comparison).savefig(picture, dpi=150)
