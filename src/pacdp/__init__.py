@@ -1,4 +1,4 @@
-"""Federated learning in which every client chooses its own privacy budget, and gets it.
+"""Federated learning with a separate, enforced privacy budget for each client.
 
 >>> import pacdp
 >>> result = pacdp.run("heart-personalised", method="pac-dp", seed=0, profile="smoke")

@@ -190,7 +190,7 @@ def run(
     progress: Progress = ignore_progress,
     command: Sequence[str] = (),
 ) -> Result:
-    """Train, and return the model, its metrics, and each client's certified ε.
+    """Train, and return the model, its metrics, and the ε that each client spent.
 
     The arguments up to ``configuration`` are those of :func:`plan`. If the method needs a curve and
     the experiment has none, one is fitted first.

@@ -153,7 +153,7 @@ def test_ledger_show(path):
     spend(path)
     text = run("ledger", "show", path).stdout
     assert "hospital a" in text
-    assert "budget    ε = 0.5 at δ = 1e-05, zero-out (exact)" in text
+    assert "budget   ε = 0.5 at δ = 1e-05, zero-out (exact)" in text
     assert "over 2 releases" in text
     found = as_json("ledger", "show", path)
     assert found["budget"]["adjacency"] == found["realised"]["adjacency"] == "zero-out"

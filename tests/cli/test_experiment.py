@@ -27,7 +27,7 @@ def folder(tmp_path_factory):
 
 def test_plan_shows_what_it_costs_and_trains_nothing():
     text = run("plan", "heart-personalised").stdout
-    for word in ("bytes a round", "local steps", "zero-out", "cleveland", "SNR", "inverse-noise"):
+    for word in ("bytes per round", "local steps", "zero-out", "cleveland", "SNR", "inverse-noise"):
         assert word in text
     found = as_json("plan", "heart", "--set", "training.rounds=13")
     multiplier = found["plan"]["clients"][0]["charges"][0]["noise_multiplier"]
@@ -58,7 +58,7 @@ def test_without_a_guarantee_there_is_no_epsilon():
         for name in ("budget", "planned", "realised"):
             assert client[f"epsilon_{name}"] is None
         assert client["mu_realised"] is None
-    assert "certified" in run("run", "heart", "--profile", "smoke", "--method", "fedavg").stdout
+    assert "spent ε" in run("run", "heart", "--profile", "smoke", "--method", "fedavg").stdout
 
 
 def test_two_kinds_of_noise_are_both_said():
@@ -107,7 +107,7 @@ def test_a_hot_start_is_said_and_measured():
         *("run", "heart", "--profile", "smoke", "--set", "hot_start={epochs=5, lr=0.01}")
     )
     assert 0 < found["before_private_data"]["accuracy"] <= 1
-    assert "hot start" in run("plan", "heart", "--set", "hot_start={epochs=5}").stdout
+    assert "warm start" in run("plan", "heart", "--set", "hot_start={epochs=5}").stdout
 
 
 def test_evaluate_gives_what_the_run_said(folder):

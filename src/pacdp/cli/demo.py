@@ -1,4 +1,4 @@
-"""``pacdp demo``: the whole idea on four hospitals."""
+"""``pacdp demo``: train one model over four hospitals with different budgets."""
 
 import tempfile
 from pathlib import Path
@@ -18,7 +18,7 @@ def demo_command(
         "pacdp-demo"
     ),
 ) -> None:
-    """Four hospitals with different budgets train one model, and no ledger is overdrawn."""
+    """Run a demonstration: train one model over four hospitals with different budgets."""
     # Only the demo trains and draws, so only the demo waits for torch and matplotlib.
     from pacdp.experiments import RunResult
     from pacdp.experiments.results import collect_epsilons
@@ -42,7 +42,7 @@ def demo_command(
         for number, (method, seed) in enumerate(runs):
             progress("training", number, len(runs), f"{method}, seed {seed}")
             prepared = ready if first is None else demo.prepare_method(made, curve, method, seed)
-            # One run draws on real ledgers, in files; the others keep their books in memory.
+            # One run uses ledgers in files; the others keep theirs in memory.
             result = demo.train(prepared, ledgers if first is None else None)
             first = first or result
             groups[method].append(RunResult.of(prepared, result))
@@ -59,7 +59,7 @@ def demo_command(
     table.add_column("method", no_wrap=True)
     table.add_column("what it is")
     table.add_column("accuracy", justify="right", no_wrap=True)
-    table.add_column("certified ε", justify="right", no_wrap=True)
+    table.add_column("spent ε", justify="right", no_wrap=True)
     for method, results in groups.items():
         spent = collect_epsilons(results, "epsilon_spent")
         table.add_row(
@@ -69,9 +69,9 @@ def demo_command(
             formatting.format_min_median_max(spent) if spent else "none",
         )
     table.caption = (
-        "The largest hospital holds the largest budget here, and all methods weigh clients by "
-        f"{plan.server.weights}; both decide much. Over all assignments: pacdp compare "
-        "heart-personalised; by size: --set server.weights=size"
+        "The largest hospital has the largest budget here, and all methods weight clients by "
+        f"{plan.server.weights}; both affect the result strongly. pacdp compare heart-personalised "
+        "varies who has which budget; --set server.weights=size weights by size."
     )
     table.add_row(
         "chance",
@@ -93,7 +93,7 @@ def demo_command(
             f"{plan.algorithm.bound(client.epsilon, round=0, rounds=plan.rounds):.3f}",
         )
     console.print(table)
-    console.print("One round more is refused by the client itself:", style="bold")
+    console.print("Another round is refused by the client itself:", style="bold")
     console.print(demo.request_extra_round(ready, first, ledgers), highlight=False)
     picture, report = out / "demo.png", out / "report.html"
     demo.draw_figure(comparison).savefig(picture, dpi=150)

@@ -26,9 +26,15 @@ def run_command(
     profile: Profile = None,
     seed: Seed = 0,
     changes: Changes = None,
-    out: Annotated[Path | None, typer.Option(help="A new folder for the files of the run.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder to write the model, a report and the run's other files to."),
+    ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue a stopped run in the --out folder.")
+        bool,
+        typer.Option(
+            "--resume", metavar="", help="Continue an interrupted run in the --out folder."
+        ),
     ] = False,
     tensorboard: Annotated[
         Path | None, typer.Option(help="Also write TensorBoard events into this folder.")
@@ -38,19 +44,20 @@ def run_command(
         str,
         typer.Option(
             metavar="auto|stacked|threaded|serial",
-            help="How the clients of a round are computed; errors of serial name the client.",
+            help="How to execute the clients of a round; use serial for debugging, its errors name "
+            "the client.",
         ),
     ] = "auto",
     as_json: options.Json = False,
 ) -> None:
-    """Train a model, and show its accuracy and each client's certified ε."""
+    """Train a model and show its accuracy and the ε that each client spent."""
     from pacdp import api
     from pacdp.cli.rendering import print_result
 
     loading = options.loading(plan, profile, changes)
     write_events = _events(tensorboard)
     if resume and out is None:
-        raise InputError("--resume: needs --out, the folder of the stopped run")
+        raise InputError("--resume: needs --out, the folder of the interrupted run")
     with show_progress() as progress:
         rounds = api.load_experiment(name, **loading).training.rounds
 
@@ -75,14 +82,16 @@ def run_command(
         print_json(result.to_json())
         return
     print_result(result)
-    if out is not None:
+    if out is None:
+        typer.echo("Nothing was saved; use --out FOLDER to keep the model and a report.")
+    else:
         typer.echo(f"run folder: {out}\nreport: {out / 'report.html'}")
 
 
 def _repeat(
     name: str, method: str | None, plan: str, profile: str | None, seed: int, changes: list[str]
 ) -> list[str]:
-    """The command that trains the same again."""
+    """Return the command that repeats this run."""
     chosen = [] if method is None else ["--method", method]
     chosen += [] if plan == PUBLISHED else ["--configuration", plan]
     return ["pacdp", "run", name, *chosen, *options.sizes(profile, changes), "--seed", str(seed)]
@@ -91,25 +100,29 @@ def _repeat(
 def compare_command(
     name: Name,
     methods: Annotated[
-        str, typer.Option(help="Names separated by commas, as pac-dp,fixed:clipping_bound=5.")
+        str,
+        typer.Option(help="Methods separated by commas, e.g. pac-dp,fixed:clipping_bound=5."),
     ] = "pac-dp,fixed,dp-fedavg,fedavg",
     plans: Annotated[
         list[str] | None,
         typer.Option(
             "--configuration",
             metavar="published|FILE",
-            help="The configuration that pacdp tune chose for one of them; may be repeated.",
+            help="Tuned configuration (from pacdp tune) for one of the methods. Repeatable.",
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option(help="Number of seeds, from 0.")] = 3,
+    seeds: Annotated[int, typer.Option(help="Number of seeds (0, 1, ...).")] = 3,
     profile: Profile = None,
     changes: Changes = None,
     report: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also write a report: a new HTML file.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Also write an HTML report to this file; must not exist yet."
+        ),
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Compare methods under the same budgets: one table, mean ± standard deviation over seeds."""
+    """Compare methods under the same budgets: mean ± standard deviation over several seeds."""
     from pacdp import api
 
     names = [part.strip() for part in methods.split(",") if part.strip()]
@@ -164,8 +177,8 @@ def _print_comparison(comparison: "Comparison", plans: dict[str, str]) -> None:
         else f"chance: {formatting.format_score(baseline, metric)}",
     )
     table.add_column("method", no_wrap=True)
-    table.add_column("plan")
-    for heading in (metric, "budget ε", "certified ε", "refused"):
+    table.add_column("configuration")
+    for heading in (metric, "budget ε", "spent ε", "refused"):
         table.add_column(heading, justify="right")
     for label, group in groups.items():
         stats = SampleStats.of([run.metrics.get(metric, math.nan) for run in group])

@@ -1,4 +1,4 @@
-"""``pacdp evaluate`` and ``pacdp predict``: what a trained model is worth, and what it says."""
+"""``pacdp evaluate`` and ``pacdp predict``: use the model of a finished run."""
 
 import csv
 from pathlib import Path
@@ -14,16 +14,17 @@ if TYPE_CHECKING:
     from pacdp.data import Dataset
     from pacdp.federation import Plan
 
-RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")]
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run.")]
 DataPath = Annotated[
-    str, typer.Option("--data", metavar="DATA", help="A data set's name, or one's own folder.")
+    str,
+    typer.Option("--data", metavar="DATA", help="Name of a data set, or your own data folder."),
 ]
 
 
 def evaluate_command(
     run: RunPath, data: DataPath, device: options.Device = "cpu", as_json: options.Json = False
 ) -> None:
-    """Measure a trained model on records: the test records of a set, or all of one's own folder."""
+    """Evaluate a trained model on the test records of a data set, or on all of your own folder."""
     from pacdp.experiments import RunResult
     from pacdp.federation.evaluation import predict
 
@@ -45,10 +46,10 @@ def evaluate_command(
 def predict_command(
     run: RunPath,
     data: DataPath,
-    out: Annotated[Path, typer.Option(help="A CSV file for the predictions.")],
+    out: Annotated[Path, typer.Option(help="CSV file to write; must not exist yet.")],
     device: options.Device = "cpu",
 ) -> None:
-    """Write a trained model's answers to records: class and probabilities, or the value."""
+    """Write a trained model's predictions to CSV: class and probabilities, or the value."""
     from pacdp.experiments import RunResult
     from pacdp.federation.evaluation import predict
 
@@ -66,14 +67,14 @@ def predict_command(
 
 
 def seen(plan: "Plan", data: str, dataset: "Dataset") -> "Dataset":
-    """Records as the run's model saw them."""
+    """Apply the features that the run's model was trained on."""
     from pacdp.cli.progress import show_progress
     from pacdp.features import fit_features
 
     assert plan.representation is not None
     with show_progress() as progress:
         ready = fit_features(plan.representation, dataset.shape, progress=progress)
-        # A few directions of other images are as many numbers, and mean something else.
+        # Features fitted to other public data have the same shape but a different meaning.
         apart = [key for key, was in plan.provenance.items() if ready.provenance.get(key) != was]
         if apart:
             raise InputError(
@@ -85,7 +86,7 @@ def seen(plan: "Plan", data: str, dataset: "Dataset") -> "Dataset":
 
 
 def _inputs(plan: "Plan", data: str, device: str) -> tuple[Any, Any]:
-    """Records to look at: a set's test records, or every record of one's own folder."""
+    """Return the inputs and labels: a data set's test records, or all records of a folder."""
     import numpy as np
 
     from pacdp.data import CATALOGUE, load_dataset

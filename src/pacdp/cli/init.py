@@ -1,4 +1,4 @@
-"""``pacdp init``: an experiment to start from."""
+"""``pacdp init``: write an experiment file to start from."""
 
 import json
 from pathlib import Path
@@ -10,12 +10,14 @@ from pacdp.errors import InputError
 
 
 def init_command(
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="The new experiment.")] = Path(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="Experiment file to write.")] = Path(
         "experiment.toml"
     ),
-    data: Annotated[str, typer.Option(help="A data set's name, or one's own folder.")] = "heart",
+    data: Annotated[
+        str, typer.Option(help="Name of a data set, or your own data folder.")
+    ] = "heart",
 ) -> None:
-    """Write a commented experiment, and a JSON Schema for editors beside it."""
+    """Write a commented experiment file, and a JSON Schema for editors next to it."""
     from pacdp.experiments.template import SCHEMA, make_schema, render_template
 
     beside = path.with_name(SCHEMA)

@@ -1,4 +1,4 @@
-"""``pacdp ledger``: read, check and govern a client's ledger."""
+"""``pacdp ledger``: create, inspect, verify and change a client's privacy ledger."""
 
 import csv
 import json
@@ -14,12 +14,18 @@ from pacdp.cli.output import print_json, print_rows
 if TYPE_CHECKING:
     from pacdp.privacy import SQLiteLedger
 
-app = typer.Typer(no_args_is_help=True, help="Read, check and govern a client's ledger.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Create, inspect, verify and change a client's privacy ledger (its record of spent "
+    "budget).",
+)
 
 LedgerPath = Annotated[Path, typer.Argument(metavar="PATH", help="The ledger file.")]
 Head = Annotated[
     str | None,
-    typer.Option(help="A head noted earlier: a ledger that does not contain it is refused."),
+    typer.Option(
+        help="Head (hash of the last entry) noted earlier; a ledger without it is rejected."
+    ),
 ]
 # Columns of the CSV export; an entry fills those its kind has.
 COLUMNS = (
@@ -31,15 +37,18 @@ COLUMNS = (
 @app.command()
 def create(
     path: LedgerPath,
-    client: Annotated[str, typer.Option(help="Whose ledger it is.")],
-    epsilon: Annotated[float, typer.Option(help="The budget, > 0, for all runs together.")],
+    client: Annotated[str, typer.Option(help="Name of the client that owns the ledger.")],
+    epsilon: Annotated[float, typer.Option(help="Budget ε for all runs together, > 0.")],
     delta: options.Delta = options.DEFAULT_DELTA,
     adjacency: options.AdjacencyName = options.DEFAULT_ADJACENCY,
     unit: Annotated[
-        str, typer.Option(help="What ε protects: a record, or a patient with several records.")
+        str,
+        typer.Option(
+            help="What ε protects: a record, or e.g. a patient with all of their records."
+        ),
     ] = "record",
 ) -> None:
-    """Make a new ledger with its budget. An existing file is never touched."""
+    """Create a ledger with a budget. An existing file is never overwritten."""
     from pacdp.privacy import Adjacency, Guarantee, SQLiteLedger
     from pacdp.validation import require_positive, require_scalar
 
@@ -52,7 +61,7 @@ def create(
 
 @app.command()
 def show(path: LedgerPath, head: Head = None, as_json: options.Json = False) -> None:
-    """Whose it is, its budget, what is spent, what is left, and its head."""
+    """Show the client, the budget, what is spent and left, and the head."""
     ledger = _open(path, head)
     if not as_json:
         _summary(ledger)
@@ -74,7 +83,7 @@ def show(path: LedgerPath, head: Head = None, as_json: options.Json = False) -> 
 
 @app.command()
 def verify(path: LedgerPath, head: Head = None) -> None:
-    """Check the file, its chain and its arithmetic; with --head also that it is not older."""
+    """Verify the hash chain and the spent budget; with --head, also that no entry is missing."""
     ledger = _open(path, head)
     typer.echo(f"{path}: intact, {len(ledger.entries)} entries, head {ledger.head}")
 
@@ -83,10 +92,10 @@ def verify(path: LedgerPath, head: Head = None) -> None:
 def export(
     path: LedgerPath,
     form: Annotated[
-        str, typer.Option("--format", metavar="json|csv", help="JSON lines, or a table.")
+        str, typer.Option("--format", metavar="json|csv", help="JSON lines or CSV.")
     ] = "json",
 ) -> None:
-    """Print every entry, for an auditor."""
+    """Print every entry, e.g. for an auditor."""
     from pacdp.validation import require_member
 
     require_member("--format", form, ("json", "csv"))
@@ -103,10 +112,12 @@ def export(
 @app.command("set-budget")
 def set_budget(
     path: LedgerPath,
-    epsilon: Annotated[float, typer.Option(help="The new ε, not below what is charged.")],
-    reason: Annotated[str, typer.Option(help="Why; kept in the entry.")] = "",
+    epsilon: Annotated[
+        float, typer.Option(help="New budget ε; cannot be below what is already charged.")
+    ],
+    reason: Annotated[str, typer.Option(help="Reason to record with the change.")] = "",
 ) -> None:
-    """Change the budget. The change is an entry of its own."""
+    """Change the budget. The change and its reason are recorded in the ledger."""
     ledger = _open(path)
     ledger.set_budget(epsilon, reason=reason)
     _summary(ledger)
@@ -123,11 +134,11 @@ def _summary(ledger: "SQLiteLedger") -> None:
     rows = {
         "client": ledger.client,
         "budget": str(state.budget),
-        "realised": f"{state.realised} over {state.spent.total()} releases",
+        "spent": f"{state.realised} over {state.spent.total()} releases",
     }
     if state.frozen:
-        rows["charged"] = f"{state.charged} with frozen plans as a whole"
+        rows["charged"] = f"{state.charged}, counting plans with sampled records in full"
     left = state.least_z
-    rows["left"] = f"one release at z >= {left:.6g} (σ/S)" if left else "nothing"
+    rows["left"] = f"one release with noise z >= {left:.6g} (σ/S)" if left else "nothing"
     rows |= {"entries": str(len(ledger.entries)), "head": ledger.head}
     print_rows(rows)

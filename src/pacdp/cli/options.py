@@ -24,7 +24,8 @@ AdjacencyName = Annotated[
     typer.Option(
         "--adjacency",
         metavar=ADJACENCIES,
-        help="Which data sets are neighbours: a record against a null record, or any other one.",
+        help="What the guarantee compares: one record replaced by a null record (zero-out) or by "
+        "any other record (replace-one).",
     ),
 ]
 AccountantName = Annotated[
@@ -32,7 +33,7 @@ AccountantName = Annotated[
     typer.Option(
         "--accountant",
         metavar=ACCOUNTANTS,
-        help="Default: exact; pld where records are Poisson-sampled.",
+        help="How ε is computed. Default: exact, or pld if records are Poisson-sampled.",
     ),
 ]
 ScopeName = Annotated[
@@ -40,22 +41,37 @@ ScopeName = Annotated[
     typer.Option(
         "--scope",
         metavar=SCOPES,
-        help="What ε covers: the whole training, or each release alone (as the paper reads it).",
+        help="What ε covers: the whole training, or each release alone (as in the paper).",
     ),
 ]
 SamplingRate = Annotated[
     float | None,
-    typer.Option(help="Poisson sampling rate q of the records, unseen by the server; in (0, 1]."),
+    typer.Option(
+        help="Poisson sampling rate q of the records, in (0, 1]. The sample must stay hidden from "
+        "the server."
+    ),
 ]
 Name = Annotated[
-    str, typer.Argument(metavar="EXPERIMENT", help="A shipped experiment, or a TOML file.")
+    str,
+    typer.Argument(
+        metavar="EXPERIMENT",
+        help="Name of a built-in experiment (e.g. heart-personalised) or path of a TOML file.",
+    ),
 ]
 Profile = Annotated[
-    str | None, typer.Option(metavar="smoke|desk|full", help="One of the experiment's sizes.")
+    str | None,
+    typer.Option(
+        metavar="smoke|desk|full",
+        help="Size of the experiment: smoke, desk or full; by default as written.",
+    ),
 ]
 Changes = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, as training.rounds=5."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Override a setting, e.g. training.rounds=5. Repeatable.",
+    ),
 ]
 Seed = Annotated[
     int, typer.Option(help="Random seed for initialisation, noise, sampling and budget assignment.")
@@ -65,7 +81,8 @@ MethodName = Annotated[
     typer.Option(
         "--method",
         metavar="NAME",
-        help="Another method, as fixed:clipping_bound=5 or my_module:MyMethod.",
+        help="Method to use instead of the experiment's, e.g. fixed:clipping_bound=5 or "
+        "my_module:MyMethod.",
     ),
 ]
 PlanName = Annotated[
@@ -73,11 +90,11 @@ PlanName = Annotated[
     typer.Option(
         "--configuration",
         metavar="published|FILE",
-        help="The experiment's own settings, or a file of what pacdp tune chose.",
+        help="'published' for the experiment's own settings, or a file written by pacdp tune.",
     ),
 ]
 Device = Annotated[str, typer.Option(help="Device for tensors: cpu, cuda or mps.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Json = Annotated[bool, typer.Option("--json", metavar="", help="Print one JSON object.")]
 
 
 def assignments(option: str, texts: list[str]) -> dict[str, float]:

@@ -1,11 +1,10 @@
-"""``pacdp plan``: what a training will do, release and cost."""
+"""``pacdp plan``: show what a training run will do, release and cost."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from pacdp import formatting
 from pacdp.cli import options, rendering
@@ -24,10 +23,13 @@ def plan_command(
     profile: Profile = None,
     seed: Seed = 0,
     changes: Changes = None,
-    out: Annotated[Path | None, typer.Option(help="Also write the plan as JSON.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Also write the plan to this file as JSON; must not exist yet."),
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Show what a training will do, release and cost. Nothing is trained."""
+    """Show what a training run will do, release and cost. Nothing is trained."""
     from pacdp import api
     from pacdp.experiments.cost import estimate_cost
 
@@ -43,42 +45,41 @@ def plan_command(
         print_json({"plan": made.model_dump(mode="json"), "cost": vars(price)})
         return
     training = made.training
+    batch = "all records" if training.batch == "full" else f"{training.batch} records"
     work = (
-        f"{training.local_epochs} passes in batches of {training.batch}"
+        f"{formatting.format_count(training.local_epochs, 'epoch')} in batches of {batch}"
         if training.local_epochs
-        else f"{training.local_steps} steps of batch {training.batch}"
+        else f"{formatting.format_count(training.local_steps or 0, 'step')} on {batch}"
     )
     print_rows(
         {
             "experiment": f"{experiment.name}: {experiment.description}",
-            "plan": rendering.plan(made.tuning),
-            "track": made.track,
-            "method": f"{made.method} {rendering.settings(made.settings)}".strip(),
+            "configuration": rendering.plan(made.tuning),
+            "public data used": _public_data(made),
+            "method": rendering.method(made),
             "model": f"{made.model.name}, {price.parameters:,} parameters",
             "representation": rendering.representation(made),
-            "first model": "random" if made.hot_start is None else f"hot start, {made.hot_start}",
+            "initial model": (
+                "random" if made.hot_start is None else f"warm start, {made.hot_start}"
+            ),
             "rounds": f"{made.rounds}, {made.per_round} of {len(made.clients)} clients each "
             f"({training.sampling})",
-            "a participation": f"{work}; {training.optimiser.name}, lr {training.optimiser.lr:g}",
+            "work per round": f"{work}; {training.optimiser.name}, lr {training.optimiser.lr:g}",
             **_clamped(made),
             **_spending(made),
-            "server": f"{made.server.optimiser}, weights by {made.server.weights}",
-            "bytes a round": f"{price.bytes_per_round:,} up and down",
+            "server": f"{made.server.optimiser}, clients weighted by {made.server.weights}",
+            "bytes per round": f"{price.bytes_per_round:,}, sent and received by all clients",
             "local steps": (
-                f"{price.steps:,}, about {formatting.format_duration(price.seconds)} on a core"
+                f"{price.steps:,}, about {formatting.format_duration(price.seconds)} on one core"
             ),
         }
     )
-    table = Table(
-        title=rendering.terms(made.privacy, made.unit),
-        caption=f"K: releases per {made.unit}; SNR: the largest signal of a release over its noise",
+    table = rendering.client_table(
+        made,
+        ("records", "budget ε", "planned ε", "releases", "noise σ/C", "first C", "last C", "SNR"),
+        caption=f"releases: how many a {made.unit} contributes to; C: clipping bound in the first "
+        "and last round; SNR: largest possible signal over noise (below 1, noise dominates)",
     )
-    table.add_column("client", no_wrap=True)
-    for heading in (
-        *("records", "ε", "planned", "K", "σ/C"),
-        *("C first", "C last", "SNR"),
-    ):
-        table.add_column(heading, justify="right")
     shown = range(len(made.clients)) if len(made.clients) <= 20 else [*range(10), -1]
     for number in shown:
         if number < 0:
@@ -104,8 +105,15 @@ def plan_command(
     Console().print(table)
 
 
+def _public_data(plan: "Plan") -> str:
+    """Say whether public records trained the features or the initial model."""
+    if plan.track == "private-only":
+        return "none for features or initial model (private-only)"
+    return "for features or initial model (public)"
+
+
 def _clamped(plan: "Plan") -> dict[str, str]:
-    """A note where a budget lies outside what the curve was made for."""
+    """Return a note if a budget lies outside the domain of the curve."""
     domain = plan.settings.get("curve", {}).get("domain")
     if domain is None:
         return {}
@@ -113,17 +121,21 @@ def _clamped(plan: "Plan") -> dict[str, str]:
     if not outside:
         return {}
     shown = ", ".join(f"{epsilon:g}" for epsilon in outside)
-    return {"note": f"F is made for ε from {domain[0]:g} to {domain[1]:g}; {shown} gets its end"}
+    return {
+        "note": f"F is defined for ε from {domain[0]:g} to {domain[1]:g}; {shown} is clamped to it"
+    }
 
 
 def _spending(plan: "Plan") -> dict[str, str]:
-    """A note where noise is not the same in every participation."""
+    """Return a note if the noise differs between participations."""
     spending = plan.privacy.spending
     times = max(client.participations for client in plan.clients)
     if spending.policy == "even" or times == 1 or not plan.algorithm.private:
         return {}
     if spending.policy == "replan":
-        return {"spending": "replan: what is left, over the rounds that may still come"}
+        return {
+            "spending": "replan: the remaining budget is spread over the rounds that may still come"
+        }
     first, last = (
         (times * spending.share(completed=completed, spent=0.0, planned=times, remaining=times))
         ** -0.5

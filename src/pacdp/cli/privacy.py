@@ -16,11 +16,15 @@ if TYPE_CHECKING:
 def account_command(
     noise_multiplier: Annotated[
         list[float],
-        typer.Option(help="σ/C: noise on the clipped sum over the clipping bound. Repeatable."),
+        typer.Option(
+            help="σ/C: standard deviation of the noise over the clipping bound. Repeatable."
+        ),
     ],
     releases: Annotated[
         list[int],
-        typer.Option(help="How many releases a record can influence; one, or one per multiplier."),
+        typer.Option(
+            help="Number of releases that a record contributes to; once, or once per multiplier."
+        ),
     ],
     delta: options.Delta = options.DEFAULT_DELTA,
     adjacency: options.AdjacencyName = options.DEFAULT_ADJACENCY,
@@ -29,7 +33,7 @@ def account_command(
     scope: options.ScopeName = options.DEFAULT_SCOPE,
     as_json: options.Json = False,
 ) -> None:
-    """What do these releases cost?
+    """Compute the ε of noisy releases.
 
     Example: pacdp account --noise-multiplier 48.448 --releases 13
     """
@@ -55,20 +59,20 @@ def account_command(
 
 
 def calibrate_command(
-    epsilon: Annotated[float, typer.Option(help="The budget, > 0.")],
-    releases: Annotated[int, typer.Option(help="How many releases a record can influence.")],
+    epsilon: Annotated[float, typer.Option(help="Budget ε, > 0.")],
+    releases: Annotated[int, typer.Option(help="Number of releases that a record contributes to.")],
     delta: options.Delta = options.DEFAULT_DELTA,
     adjacency: options.AdjacencyName = options.DEFAULT_ADJACENCY,
     accountant: options.AccountantName = None,
     sampling_rate: options.SamplingRate = None,
     noise_multiplier: Annotated[
         float | None,
-        typer.Option(help="Given σ/C: find the largest Poisson sampling rate instead."),
+        typer.Option(help="σ/C; if given, compute the largest Poisson sampling rate instead."),
     ] = None,
     scope: options.ScopeName = options.DEFAULT_SCOPE,
     as_json: options.Json = False,
 ) -> None:
-    """How much noise does a budget ask for?
+    """Compute the noise needed to stay within a privacy budget.
 
     Example: pacdp calibrate --epsilon 0.1 --releases 13
     """
@@ -117,7 +121,7 @@ def _show(guarantee: "Guarantee", releases: Sequence["Release"], as_json: bool) 
     noise = [release.noise_multiplier for release in releases]
     counts = [release.count for release in releases]
     rate = releases[0].sampling_rate
-    # The paper's reading of ε never stands without what the whole run certifies.
+    # An ε per release, as in the paper, is always shown with the ε of the whole run.
     total = None
     if guarantee.scope is Scope.PER_RELEASE:
         total = account(releases, delta=guarantee.delta)

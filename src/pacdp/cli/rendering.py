@@ -1,7 +1,8 @@
-"""How plans and results are shown to a person."""
+"""Format plans and results for the terminal."""
 
 from typing import TYPE_CHECKING, Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -9,7 +10,7 @@ from pacdp import formatting
 from pacdp.cli.output import print_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from pacdp.experiments import RunResult
     from pacdp.federation import Plan
@@ -19,41 +20,45 @@ def print_result(result: "RunResult") -> None:
     """Print the result of a run: metrics, guarantees, and a row for each client."""
     from pacdp.experiments.results import collect_epsilons
 
-    rows = {"method": f"{result.method} {settings(result.plan.settings)}".strip()}
+    rows = {"method": method(result.plan)}
     if result.plan.tuning is not None:
-        rows["plan"] = plan(result.plan.tuning)
+        rows["configuration"] = plan(result.plan.tuning)
     metric = result.plan.task.metric
     if result.before_private_data is not None:
         before = result.before_private_data.get(metric)
         shown = f"{before:.1%}" if metric == "accuracy" else formatting.format_number(before, 4)
-        rows["before"] = f"{shown} before any private data"
+        rows["initial model"] = f"{shown}, before any private data was used"
     if result.accuracy is not None:
         # Only for the headline metric of a task is there a baseline.
         known = metric == "accuracy" and result.chance is not None
         chance = f" (chance {result.chance:.1%})" if known else ""
         rows["accuracy"] = f"{result.accuracy:.1%}{chance}"
     if "loss" not in result.metrics:
-        rows["loss"] = "none: the model diverged, its answers are not finite"
+        rows["loss"] = "none: the model diverged, its predictions are not finite"
     rows |= {
         name.replace("_", " "): f"{value:.4g}"
         for name, value in result.metrics.items()
         if name != "accuracy"
     }
-    for name, field in (("planned", "epsilon_planned"), ("realised", "epsilon_spent")):
-        rows[f"ε {name}"] = formatting.format_min_median_max(collect_epsilons([result], field))
+    for name in ("budget", "planned", "spent"):
+        field = f"epsilon_{name}"
+        rows[f"{name} ε"] = formatting.format_min_median_max(collect_epsilons([result], field))
     if len(result.accuracy_by_budget) > 1:
         rows["by budget"] = ", ".join(
             f"ε = {budget:g}: {accuracy:.1%}"
             for budget, accuracy in result.accuracy_by_budget.items()
         )
     rows["rounds"] = f"{result.rounds} in {formatting.format_duration(result.seconds)}"
+    if result.plan.algorithm.private:
+        rows["noise"] = "generated from the seed: a simulation, which protects nobody"
     print_rows(rows)
     if len(result.clients) > 20:
         return
-    table = Table(title=terms(result.plan.privacy, result.plan.unit))
-    table.add_column("client", no_wrap=True)
-    for heading in ("records", "budget", "certified", "K", "σ/C", "refused", "accuracy"):
-        table.add_column(heading, justify="right")
+    table = client_table(
+        result.plan,
+        ("records", "budget ε", "spent ε", "releases", "noise σ/C", "refused", "accuracy"),
+        caption="accuracy: on test records like the client's own",
+    )
     for client in result.clients:
         table.add_row(
             *(client.name, str(client.records), formatting.format_number(client.epsilon_budget)),
@@ -65,8 +70,24 @@ def print_result(result: "RunResult") -> None:
     Console().print(table)
 
 
+def client_table(plan: "Plan", headings: "Sequence[str]", *, caption: str) -> Table:
+    """Return an empty table with a row for each client, narrow enough for 80 columns."""
+    table = Table(
+        title=terms(plan.privacy, plan.unit),
+        caption=caption,
+        box=SIMPLE_HEAD,
+        padding=(0, 0, 0, 1),
+        show_edge=False,
+    )
+    table.add_column("client", no_wrap=True)
+    for heading in headings:
+        # Where the terminal is too narrow, a number is continued on the next line, never cut.
+        table.add_column(heading.replace(" ", "\n"), justify="right", overflow="fold")
+    return table
+
+
 def plan(tuning: "Mapping[str, Any] | None") -> str:
-    """Whose choice a plan is, and what it lets expect.
+    """Describe where the settings of a plan come from, and the score expected of tuned ones.
 
     >>> plan(None)
     'published'
@@ -91,7 +112,7 @@ def expected(found: "Mapping[str, Any]") -> str:
 
 
 def representation(plan: "Plan") -> str:
-    """What the model sees instead of the records, and what that was made from."""
+    """Describe the features that the model is trained on, and what they were made from."""
     settings = plan.representation
     if settings is None:
         return "none: the model sees the records"
@@ -102,22 +123,40 @@ def representation(plan: "Plan") -> str:
 
 
 def terms(privacy: Any, unit: str) -> str:
-    """What every ε of a table stands for."""
+    """Return the δ, adjacency and unit that apply to every ε of a table."""
     scope = "" if privacy.scope == "total" else ", budget per release"
     return f"ε at {formatting.format_terms(privacy.delta, privacy.adjacency, unit)}{scope}"
 
 
-def settings(settings: dict[str, Any]) -> str:
-    """The settings of a method in a few words."""
+def method(plan: "Plan") -> str:
+    """Describe a method and its settings in one line."""
     parts = []
-    for name, value in settings.items():
+    for name, value in plan.settings.items():
         if name == "curve":
-            shown = ", ".join(f"{number:g}" for number in value["coefficients"])
-            parts.append(f"F {value['family']} [{shown}]")
+            parts.append(_curve(value))
         elif name == "schedule":
             parts.append(
-                "λ(t) = 1" if value["kind"] == "none" else f"λ(t) down to {value['min_factor']:g}"
+                "λ(t) = 1" if value["kind"] == "none" else f"λ(t) from 1 to {value['min_factor']:g}"
             )
-        else:
+        elif name != "allow_plan_mismatch" or value:
             parts.append(f"{name} = {value}")
-    return f"({'; '.join(parts)})" if parts else ""
+    return ": ".join([plan.method, *([", ".join(parts)] if parts else [])])
+
+
+def _curve(curve: "Mapping[str, Any]") -> str:
+    """Return the formula of F.
+
+    >>> _curve({"family": "power", "coefficients": [0.99, 0.38]})
+    'F(ε) = 0.99·ε^0.38'
+    >>> _curve({"family": "quadratic", "coefficients": [-0.5, 1.1, 0.1]})
+    'F(ε) = -0.5·ε² + 1.1·ε + 0.1'
+    >>> _curve({"family": "piecewise", "coefficients": [0.01, 0.2, 10.0, 3.0]})
+    'F(ε) piecewise: 0.2 at ε = 0.01, 3 at ε = 10'
+    """
+    numbers = [f"{number:.4g}" for number in curve["coefficients"]]
+    if curve["family"] == "power":
+        return "F(ε) = {}·ε^{}".format(*numbers)
+    if curve["family"] == "quadratic":
+        return "F(ε) = {}·ε² + {}·ε + {}".format(*numbers).replace("+ -", "- ")
+    knots = zip(numbers[::2], numbers[1::2], strict=True)
+    return "F(ε) piecewise: " + ", ".join(f"{bound} at ε = {epsilon}" for epsilon, bound in knots)

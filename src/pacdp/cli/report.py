@@ -1,4 +1,4 @@
-"""``pacdp report``: finished runs as one page that loads nothing from elsewhere."""
+"""``pacdp report``: write a self-contained HTML report on finished runs."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,10 +8,10 @@ import typer
 
 def report_command(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of finished runs.")],
-    out: Annotated[Path, typer.Option(help="A new HTML file.")],
-    title: Annotated[str | None, typer.Option(help="The page's title.")] = None,
+    out: Annotated[Path, typer.Option(help="HTML file to write; must not exist yet.")],
+    title: Annotated[str | None, typer.Option(help="Title of the report.")] = None,
 ) -> None:
-    """Show finished runs of one experiment as a page: figures, guarantees, and every number."""
+    """Write an HTML report on finished runs of one experiment."""
     from pacdp import api
 
     command = ["pacdp", "report", *map(str, runs), "--out", str(out)]

@@ -11,25 +11,36 @@ from pacdp.errors import InputError
 
 def reproduce_command(
     names: Annotated[
-        list[str], typer.Argument(metavar="NAME...|all", help="Studies; 'list' names them.")
+        list[str],
+        typer.Argument(
+            metavar="NAME...|all", help="Names of studies, 'all', or 'list' to list them."
+        ),
     ],
     profile: Annotated[
-        str, typer.Option(metavar="smoke|desk|full", help="The size: seconds, minutes, days.")
+        str,
+        typer.Option(
+            metavar="smoke|desk|full",
+            help="Size of the experiments: they take seconds, minutes or days.",
+        ),
     ] = "desk",
     out: Annotated[Path, typer.Option(help="Folder for runs, tables, figures and reports.")] = Path(
         "pacdp-results"
     ),
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on in the --out folder: only what is missing.")
+        bool,
+        typer.Option(
+            "--resume", metavar="", help="Continue in the --out folder; run only what is missing."
+        ),
     ] = False,
     jobs: Annotated[
-        int, typer.Option(metavar="N", help="So many portions at once, which share the cores.")
+        int, typer.Option(metavar="N", help="Number of processes, which share the cores.")
     ] = 1,
     docs: Annotated[
-        Path | None, typer.Option(help="Also bring the results page and its figures there.")
+        Path | None,
+        typer.Option(help="Also copy the results page and its figures into this folder."),
     ] = None,
 ) -> None:
-    """Run the paper's experiments: tables, figures and reports, with guarantees that are true."""
+    """Run the paper's experiments and write tables, figures and reports."""
     from pacdp.paper.studies.artifact_store import ArtifactStore
     from pacdp.paper.studies.reproduce import list_work, reproduce
     from pacdp.paper.studies.results import copy_results, write_results

@@ -1,4 +1,4 @@
-"""``pacdp tune``: the plan, chosen on public data alone."""
+"""``pacdp tune``: choose hyperparameters on public data alone."""
 
 import shlex
 from collections.abc import Mapping
@@ -21,18 +21,19 @@ if TYPE_CHECKING:
 def tune_command(
     name: Name,
     method: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Another method than the experiment's.")
+        str | None,
+        typer.Option(metavar="NAME", help="Method to use instead of the experiment's."),
     ] = None,
-    out: Annotated[Path, typer.Option(help="A new file for the configuration.")] = Path(
+    out: Annotated[Path, typer.Option(help="File to write; must not exist yet.")] = Path(
         "tuned.json"
     ),
-    seeds: Annotated[int, typer.Option(help="Trainings of each candidate.")] = 5,
+    seeds: Annotated[int, typer.Option(help="Training runs per candidate.")] = 5,
     sweeps: Annotated[int, typer.Option(help="Maximum passes over the search space.")] = 2,
     profile: Profile = None,
     changes: Changes = None,
     as_json: options.Json = False,
 ) -> None:
-    """Choose a method's hyperparameters, its curve F and the weights of clients on public data."""
+    """Choose a method's hyperparameters, curve F and client weights on public data."""
     from pacdp import api
     from pacdp.validation import require_count
 
