@@ -250,8 +250,8 @@ def test_no_plan_ever_exceeds_a_budget(
         result = simulate(made, HEART, HOSPITALS, failure_rate=failures, evaluate_every=rounds)
     except BudgetExceededError as error:
         # Every reply was lost, and a client that had paid for one was asked again.
-        assert failures > 0
-        assert "no client answered" in str(error)
+        if failures == 0 or "no client answered" not in str(error):
+            raise
         return
     for number, client in enumerate(result.clients()):
         client_plan = made.clients[number]

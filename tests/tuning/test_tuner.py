@@ -29,7 +29,7 @@ HEART = read_experiment("heart", profile="smoke", curves=False)
 OWN = read_experiment("heart-personalised", profile="smoke", curves=False)
 
 
-WHOLE = module.axes
+WHOLE = module.search_axes
 
 
 def few(*given, **named):
@@ -85,11 +85,11 @@ def test_what_is_expected_is_measured_on_fresh_seeds(monkeypatch):
 
 def test_progress_never_goes_back_and_ends_at_what_was_trained():
     told = []
-    found = tune(HEART, seeds=1, sweeps=1, observe=lambda *words: told.append(words))
+    found = tune(HEART, seeds=1, sweeps=1, progress=lambda *report: told.append(report[:3]))
     done = [one[1] for one in told]
     assert done == sorted(done)
-    assert all(now < total for _, now, total in told)
-    assert told[-1][1:] == (found.trainings - 1, found.trainings)
+    assert all(now < total for _, now, total in told[:-1])
+    assert told[-1] == (f"tuning {HEART.name}", found.trainings, found.trainings)
 
 
 def test_unequal_budgets_choose_weights_that_are_safe(found):
@@ -256,9 +256,10 @@ def test_public_records_train_or_judge_but_never_both(small_pool, monkeypatch):
 
 def test_a_representation_says_how_far_it_is(small_pool):
     told = []
-    tune(strokes(), seeds=1, sweeps=1, making=lambda *words: told.append(words))
-    assert {words for words, _, _ in told} == {"directions of gradients", "gradients of strokes"}
-    assert any(done == total for _, done, total in told)
+    tune(strokes(), seeds=1, sweeps=1, progress=lambda *report: told.append(report[:3]))
+    features = {"directions of gradients", "gradients of strokes"}
+    assert {task for task, _, _ in told} == {"tuning lines", *features}
+    assert any(done == total for task, done, total in told if task in features)
 
 
 def test_few_records_are_dealt_out_unevenly_in_shards():

@@ -1,4 +1,4 @@
-"""Experiments as files, runs as folders, and the demonstration."""
+"""Experiments as files, and runs as results and folders."""
 
 from pacdp.experiments.experiment import Experiment, list_experiments, read_experiment
 from pacdp.experiments.prepare import PreparedRun, prepare_run

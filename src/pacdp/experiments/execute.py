@@ -1,4 +1,4 @@
-"""Running prepared experiments."""
+"""Simulate prepared runs."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ def simulate_run(
     device: str = "cpu",
     engine: str = "auto",
 ) -> Result:
-    """Simulate a prepared experiment."""
+    """Simulate all rounds of a prepared run."""
     return simulate(
         prepared.plan,
         prepared.dataset,
@@ -35,6 +35,6 @@ def simulate_run(
 
 
 def refuse_engine(prepared: PreparedRun, engine: str, *, device: str = "cpu") -> None:
-    """Refuse an engine that does not fit the plan, before anything is written."""
+    """Refuse an engine that cannot train the plan, before anything is written."""
     local_model = LocalModel(prepared.plan, device=device)
     choose_engine(engine, local_model)

@@ -7,7 +7,7 @@ setting.
 
 import copy
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,11 @@ from pacdp.models import import_model
 from pacdp.offline import Offline
 from pacdp.validation import suggest
 
-# Settings by their dotted names, as {"training.rounds": 5}, or as texts, as "training.rounds=5".
+# Either {"training.rounds": 5} or ["training.rounds=5"].
 Changes = Mapping[str, Any] | Sequence[str]
 
-_ANY_CURVE = {"family": "power", "coefficients": (1.0, 0.0)}
+# Stands for a curve that is fitted later, so that the other settings of a method can be checked.
+_PLACEHOLDER_CURVE = {"family": "power", "coefficients": (1.0, 0.0)}
 
 
 class Data(Settings):
@@ -72,7 +73,7 @@ class Experiment(Recipe):
     def build_method(
         self, name: str | None = None, changes: Mapping[str, Any] | None = None
     ) -> Method:
-        """The method with the settings it has here; by default the experiment's own."""
+        """Build a method with the settings it has here; by default the experiment's own method."""
         chosen = name or self.method
         given = self.methods.get(chosen, {}) | dict(changes or {})
         missing = self.missing_settings(chosen, given)
@@ -84,13 +85,13 @@ class Experiment(Recipe):
         return build_method(chosen, given)
 
     def missing_settings(self, name: str, given: Mapping[str, Any] | None = None) -> list[str]:
-        """Settings that a method needs and has not got here."""
+        """List the required settings of a method that the experiment does not have."""
         known = self.methods.get(name, {}) if given is None else given
         return [key for key in find_method(name).required_settings if key not in known]
 
 
 def list_experiments() -> list[str]:
-    """The names of the experiments that come with the package.
+    """List the experiments that come with the package.
 
     >>> list_experiments()
     ['cifar10', 'cifar100', 'heart', 'heart-dnn', 'heart-personalised', 'mnist']
@@ -102,85 +103,109 @@ def list_experiments() -> list[str]:
 def read_experiment(
     name: str, *, profile: str | None = None, changes: Changes = (), curves: bool = True
 ) -> Experiment:
-    """An experiment by name or path, in one of its sizes, with single settings changed.
+    """Read an experiment by name or path, in one of its profiles, with some settings changed.
 
-    Without ``curves`` files of curves are not read: they may not be there yet.
+    Without ``curves`` the files of curves are not read: they may not exist yet.
 
     >>> read_experiment("heart", changes=["training.rounds=2"]).training.rounds
     2
     """
-    text, where = _text(name)
+    text = _read_text(name)
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{where}: is no TOML ({error})") from None
+        raise InputError(f"{name}: is no TOML ({error})") from None
     if not curves:
-        content = _without_curves(content)
-    folder = Path(where).parent if Path(where).is_file() else None
-    whole = _checked(content, where, folder)
-    # Every size is read, so that a slip in one is found before it is wanted.
-    sizes = {
-        name: _checked(merge_settings(content, settings), f"{where}, profile {name}", folder)
-        for name, settings in whole.profiles.items()
+        for settings in _settings_with_curve_file(content):
+            del settings["curve"]
+    experiment = _validate(content, name, name)
+    # Every profile is validated, so that a mistake in one is found before it is used.
+    profiles = {
+        key: _validate(merge_settings(content, settings), name, f"{name}, profile {key}")
+        for key, settings in experiment.profiles.items()
     }
-    if profile is not None and profile not in sizes:
-        raise InputError(f"profile = {profile!r}: {where} has {', '.join(sizes) or 'none'}")
+    if profile is not None and profile not in profiles:
+        raise InputError(f"profile = {profile!r}: {name} has {', '.join(profiles) or 'none'}")
     if not changes:
-        return whole if profile is None else sizes[profile]
+        return experiment if profile is None else profiles[profile]
     if profile is not None:
-        content = merge_settings(content, whole.profiles[profile])
+        content = merge_settings(content, experiment.profiles[profile])
     for change in nest_changes(changes).values():
         content = merge_settings(content, change)
-    return _checked(content, where, folder)
+    return _validate(content, name, name)
 
 
-def _checked(content: Mapping[str, Any], where: str, folder: Path | None) -> Experiment:
-    """The settings as an experiment, and every method in it as a method."""
-    try:
-        made = Experiment.model_validate(_with_paths(dict(content), folder))
-    except ValidationError as error:
-        raise InputError(f"{where}: {explain_validation_error(error, Experiment)}") from None
-    for name in {made.method, *made.methods}:
-        import_method(name)
-    import_model(made.model.name)
-    for name in made.methods:
-        # A curve may be fitted later; all else is checked now.
-        made.build_method(name, dict.fromkeys(made.missing_settings(name), _ANY_CURVE))
-    return made
-
-
-def _text(name: str) -> tuple[str, str]:
-    """The content of an experiment, and what to call it."""
+def _read_text(name: str) -> str:
     path = Path(name)
     if path.is_file():
         try:
-            return path.read_text(encoding="utf-8"), name
+            return path.read_text(encoding="utf-8")
         except UnicodeDecodeError:
             raise InputError(f"{name}: is no text in UTF-8") from None
     if name in list_experiments():
         file = resources.files("pacdp.experiments").joinpath("files", f"{name}.toml")
-        return file.read_text(encoding="utf-8"), name
+        return file.read_text(encoding="utf-8")
     raise InputError(
         f"experiment = {name!r}: unknown; {suggest(name, list_experiments())}there are "
         f"{', '.join(list_experiments())}, or a TOML file"
     )
 
 
+def _validate(content: Mapping[str, Any], name: str, where: str) -> Experiment:
+    """Validate the settings of an experiment, including those of its methods."""
+    settings = copy.deepcopy(dict(content))
+    if Path(name).is_file():
+        _resolve_paths(settings, Path(name).parent)
+    try:
+        experiment = Experiment.model_validate(settings)
+    except ValidationError as error:
+        raise InputError(f"{where}: {explain_validation_error(error, Experiment)}") from None
+    for method in {experiment.method, *experiment.methods}:
+        import_method(method)
+    import_model(experiment.model.name)
+    for method in experiment.methods:
+        missing = experiment.missing_settings(method)
+        experiment.build_method(method, dict.fromkeys(missing, _PLACEHOLDER_CURVE))
+    return experiment
+
+
+def _resolve_paths(content: dict[str, Any], folder: Path) -> None:
+    """Make the paths of curves and of folders of data relative to the experiment's file."""
+    for table, key in (("data", "name"), ("offline", "proxy"), ("hot_start", "proxy")):
+        section = content.get(table)
+        name = section.get(key) if isinstance(section, dict) else None
+        if isinstance(name, str) and name not in CATALOGUE and (folder / name).is_dir():
+            content[table][key] = str(folder / name)
+    for settings in _settings_with_curve_file(content):
+        # An absolute path is left as it is.
+        settings["curve"] = str(folder / settings["curve"])
+
+
+def _settings_with_curve_file(content: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the settings of methods whose curve is given by a path."""
+    methods = content.get("methods")
+    for settings in methods.values() if isinstance(methods, dict) else ():
+        if isinstance(settings, dict) and isinstance(settings.get("curve"), str):
+            yield settings
+
+
 def merge_settings(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested settings with some of them changed.
+    """Copy nested settings with some of them changed.
 
     >>> merge_settings({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}})
     {'a': {'b': 3, 'c': 2}}
     """
-    made = copy.deepcopy(dict(base))
+    merged = copy.deepcopy(dict(base))
     for key, value in changes.items():
-        both = isinstance(value, Mapping) and isinstance(made.get(key), dict)
-        made[key] = merge_settings(made[key], value) if both else copy.deepcopy(value)
-    return made
+        if isinstance(value, Mapping) and isinstance(merged.get(key), dict):
+            merged[key] = merge_settings(merged[key], value)
+        else:
+            merged[key] = copy.deepcopy(value)
+    return merged
 
 
 def nest_changes(changes: Changes) -> dict[str, dict[str, Any]]:
-    """Changes as nested settings, each by the text or the dotted name by which it was given.
+    """Return changes as nested settings, by the text or the dotted name that they were given as.
 
     >>> nest_changes({"training.rounds": 5})
     {'training.rounds': {'training': {'rounds': 5}}}
@@ -196,7 +221,7 @@ def _nest(keys: Sequence[str], value: Any) -> dict[str, Any]:
 
 
 def parse_change(text: str) -> dict[str, Any]:
-    """``a.b=1`` as nested settings; what is no TOML value is a string.
+    """Parse ``a.b=1`` into nested settings; a value that is not valid TOML is a string.
 
     >>> parse_change("training.rounds=5")
     {'training': {'rounds': 5}}
@@ -211,31 +236,3 @@ def parse_change(text: str) -> dict[str, Any]:
     except tomllib.TOMLDecodeError:
         parsed = value.strip()
     return _nest(keys, parsed)
-
-
-def _without_curves(content: dict[str, Any]) -> dict[str, Any]:
-    """The settings without the paths of curves."""
-    content = copy.deepcopy(content)
-    methods = content.get("methods")
-    for settings in methods.values() if isinstance(methods, dict) else ():
-        if isinstance(settings, dict) and isinstance(settings.get("curve"), str):
-            del settings["curve"]
-    return content
-
-
-def _with_paths(content: dict[str, Any], folder: Path | None) -> dict[str, Any]:
-    """Paths are meant from where the file is: of curves, and of folders that lie beside it."""
-    content = copy.deepcopy(content)
-    if folder is None:
-        return content
-    for table, key in (("data", "name"), ("offline", "proxy"), ("hot_start", "proxy")):
-        part = content.get(table)
-        name = part.get(key) if isinstance(part, dict) else None
-        if isinstance(name, str) and name not in CATALOGUE and (folder / name).is_dir():
-            content[table][key] = str(folder / name)
-    methods = content.get("methods")
-    for settings in methods.values() if isinstance(methods, dict) else ():
-        curve = settings.get("curve") if isinstance(settings, dict) else None
-        if isinstance(curve, str) and not Path(curve).is_absolute():
-            settings["curve"] = str(folder / curve)
-    return content

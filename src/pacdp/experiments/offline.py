@@ -1,6 +1,5 @@
-"""The offline phase of an experiment: which proxy, under which plan."""
+"""The offline phase of an experiment: its proxy task and the plan that cells are trained under."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 
@@ -28,22 +27,27 @@ def make_proxy_task(
     read: tuple[Dataset, Partition] | None = None,
     progress: Progress = ignore_progress,
 ) -> ProxyTask:
-    """What the cells of the experiment's grid are trained under.
+    """Make the public task on which the cells of the experiment's grid are trained.
 
-    Of the clients nothing but their sizes goes in. That no private record is among the proxy's is
-    checked here, where private records are known. ``progress`` is told how far a representation is.
+    Of the clients nothing but their sizes is used. Private records are known here, so this is
+    where a proxy that contains one of them is refused. ``progress`` is called while features are
+    computed.
     """
     dataset, split = read or read_data(experiment.data, seed=seed)
     proxy, initial = load_selection_data(experiment, dataset, seed=seed, progress=progress)
     sizes = split.sizes_by_client if dataset.unit == "record" else split.units_by_client(dataset)
+    # The effect of noise on a class depends on its number of records, so sizes are scaled to give
+    # a class of the proxy as many records as one of the private task.
     share = proxy.data.task.stratum_count / dataset.task.stratum_count
     return ProxyTask(
         proxy=proxy,
-        sizes=_like(sizes, share),
+        sizes={name: max(1, round(size * share)) for name, size in sizes.items()},
         share=share,
         unit=dataset.unit,
         recipe=experiment.recipe,
-        schedule=_schedule(experiment),
+        schedule=Schedule.model_validate(
+            experiment.methods.get(PacDp.name, {}).get("schedule", {})
+        ),
         initial=initial,
         partition=split.kind,
         settings=dict(split.settings),
@@ -53,60 +57,46 @@ def make_proxy_task(
 def load_selection_data(
     experiment: Experiment, dataset: Dataset, *, seed: int = 0, progress: Progress = ignore_progress
 ) -> tuple[Proxy, Tensors | None]:
-    """The public task on which the experiment is rehearsed, and the first model it begins with.
+    """Load the public proxy for model selection, and train the initial model if there is one.
 
-    Nothing is judged by public records that it was trained on: where a network or a first model is
-    trained on some, others are the judge.
+    Candidates are never scored on public records that they were trained on: if features or the
+    initial model are learned from public records, the proxy consists of others.
     """
     settings = experiment.representation
-    if settings is None or settings.public is None:
-        if experiment.hot_start is not None:
-            raise InputError(
-                "hot_start: takes the proxy for the first model; fit a curve without it, or give "
-                "one"
-            )
-        proxy = _proxy(experiment.data.name, dataset, experiment.offline.proxy)
-        if settings is None:
-            return proxy, None
-        ready = fit_features(settings, dataset.shape, progress=progress)
-        return replace(proxy, data=ready.transform(proxy.data, progress=progress)), None
-    # Both what is learned from and what judges: a curve that is published must know of no client.
-    refuse_public_overlap(settings, dataset)
-    public = load_public_data(settings.public)
-    shown = fit_features(settings, dataset.shape, for_selection=True, progress=progress)
-    proxy = replace(
-        public.selection_proxy, data=shown.transform(public.selection_proxy.data, progress=progress)
-    )
-    if experiment.hot_start is None:
-        return proxy, None
-    local_model = LocalModel(
-        make_plan(
-            Recipe(training=experiment.training, model=experiment.model),
-            FedAvg(),
-            Population(sizes={"nobody": 1}, shape=proxy.data.shape, task=proxy.data.task),
-            seed,
+    public = None
+    if settings is not None and settings.public is not None:
+        # Applies to all public records: a published curve must not depend on any client.
+        refuse_public_overlap(settings, dataset)
+        public = load_public_data(settings.public)
+        proxy = public.selection_proxy
+    elif experiment.hot_start is not None:
+        raise InputError(
+            "hot_start: takes the proxy for the first model; fit a curve without it, or give one"
         )
+    else:
+        proxy = _load_proxy(experiment.data.name, dataset, experiment.offline.proxy)
+    if settings is None:
+        return proxy, None
+    pipeline = fit_features(
+        settings, dataset.shape, for_selection=public is not None, progress=progress
     )
-    first = shown.transform(public.selection_training, progress=progress)
-    return proxy, train_warm_start(local_model, first, experiment.hot_start, seed=seed)
+    proxy = replace(proxy, data=pipeline.transform(proxy.data, progress=progress))
+    if public is None or experiment.hot_start is None:
+        return proxy, None
+    plan = make_plan(
+        Recipe(training=experiment.training, model=experiment.model),
+        FedAvg(),
+        Population(sizes={"nobody": 1}, shape=proxy.data.shape, task=proxy.data.task),
+        seed,
+    )
+    records = pipeline.transform(public.selection_training, progress=progress)
+    return proxy, train_warm_start(LocalModel(plan), records, experiment.hot_start, seed=seed)
 
 
+# A search needs the same proxy for every candidate.
 @lru_cache(maxsize=2)
-def _proxy(name: str, dataset: Dataset, wanted: str | None) -> Proxy:
-    """The proxy, none of whose records is private: a search asks for it at every candidate."""
-    proxy = find_proxy(name, dataset, wanted)
+def _load_proxy(name: str, dataset: Dataset, source: str | None) -> Proxy:
+    """Load the proxy, and refuse it if it contains a private record."""
+    proxy = find_proxy(name, dataset, source)
     refuse_overlap(proxy.data, dataset)
     return proxy
-
-
-def _like(sizes: Mapping[str, int], share: float) -> dict[str, int]:
-    """Sizes that give a class of the proxy as many records as one of the task has.
-
-    What noise does to a class depends on how many records speak for it.
-    """
-    return {name: max(1, round(size * share)) for name, size in sizes.items()}
-
-
-def _schedule(experiment: Experiment) -> Schedule:
-    given = experiment.methods.get(PacDp.name, {}).get("schedule", {})
-    return Schedule.model_validate(given)

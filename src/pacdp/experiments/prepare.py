@@ -1,7 +1,6 @@
-"""From an experiment to what can be run: data, partition, plan and first model."""
+"""Prepare an experiment for training: data, partition, plan and initial model."""
 
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from dataclasses import dataclass, replace
 
 from pacdp.data import Dataset, Partition, load_dataset, partition_records, refuse_overlap
 from pacdp.data.partition import SETTINGS
@@ -9,7 +8,7 @@ from pacdp.data.proxy import PROXIES
 from pacdp.errors import InputError
 from pacdp.experiments.experiment import Data, Experiment
 from pacdp.experiments.proxies import find_proxy
-from pacdp.features import Features, extract_features, fit_features, load_public_data
+from pacdp.features import extract_features, fit_features, load_public_data
 from pacdp.federation import LocalModel, Plan, Population, make_plan
 from pacdp.federation.local_model import Tensors
 from pacdp.federation.warm_start import evaluate_initial_model, train_warm_start
@@ -19,37 +18,38 @@ from pacdp.progress import Progress, ignore_progress
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PreparedRun:
-    """All that a run needs."""
+    """Everything that a run needs, decided before the first round."""
 
     experiment: Experiment
     dataset: Dataset
+    """The records with the features that the model is trained on."""
     partition: Partition
     plan: Plan
     initial: Tensors
     before: dict[str, float] | None
-    """How good the first model is, where public records went into it or into what it sees."""
+    """Scores of the initial model, if public records went into it or into its features."""
 
 
 def read_data(settings: Data, *, seed: int) -> tuple[Dataset, Partition]:
-    """The data set and its split among clients; the seed draws the split where it is drawn."""
+    """Load a data set and split it among the clients; ``seed`` is that of a random split."""
     dataset = read_records(settings)
     return dataset, partition_dataset(settings, dataset, seed=seed)
 
 
 def read_records(settings: Data) -> Dataset:
-    """The data set alone."""
-    taken = [key for key in settings.options if key in ("name", "folder")]
-    if taken:
-        raise InputError(f"data.options.{taken[0]}: is no option of a data set")
+    """Load a data set without splitting it among clients."""
+    for key in ("name", "folder"):
+        if key in settings.options:
+            raise InputError(f"data.options.{key}: is no option of a data set")
     return load_dataset(settings.name, **settings.options)
 
 
 def partition_dataset(settings: Data, dataset: Dataset, *, seed: int) -> Partition:
-    """Who holds which of its records."""
+    """Split a data set among the clients."""
     kind = settings.partition or ("natural" if dataset.clients else "iid")
-    unknown = [key for key in settings.settings if key not in SETTINGS.get(kind, {})]
-    if unknown:
-        raise InputError(f"data.settings.{unknown[0]}: is no setting of the partition {kind}")
+    for key in settings.settings:
+        if key not in SETTINGS.get(kind, {}):
+            raise InputError(f"data.settings.{key}: is no setting of the partition {kind}")
     return partition_records(
         dataset, kind, clients=settings.clients, seed=seed, **settings.settings
     )
@@ -58,26 +58,9 @@ def partition_dataset(settings: Data, dataset: Dataset, *, seed: int) -> Partiti
 def apply_features(
     experiment: Experiment, dataset: Dataset, *, progress: Progress = ignore_progress
 ) -> Dataset:
-    """The records as the experiment's model sees them."""
+    """Replace the features of private records by those that the model is trained on."""
     settings = experiment.representation
-    if settings is None:
-        return dataset
-    return _seen(dataset, _Wanted(settings.model_dump_json(), progress))
-
-
-@dataclass(frozen=True)
-class _Wanted:
-    """A representation that is asked for; who is told how far it is does not tell two apart."""
-
-    settings: str
-    progress: Progress = field(compare=False)
-
-
-@lru_cache(maxsize=3)
-def _seen(dataset: Dataset, wanted: _Wanted) -> Dataset:
-    # Many runs share their records; a map is applied once.
-    settings = Features.model_validate_json(wanted.settings)
-    return extract_features(dataset, settings, progress=wanted.progress)
+    return dataset if settings is None else extract_features(dataset, settings, progress=progress)
 
 
 def plan_run(
@@ -87,20 +70,21 @@ def plan_run(
     split: Partition,
     *,
     seed: int,
+    features: Dataset | None = None,
     progress: Progress = ignore_progress,
 ) -> Plan:
-    """The plan of a method on this data; sizes are all it asks of the clients.
+    """Make the plan of a method for this data; of the clients it uses nothing but their sizes.
 
-    ``dataset`` are the records themselves; what the model sees of them is found here.
+    ``dataset`` holds the original records. ``features`` is the result of :func:`apply_features`,
+    which is computed if it is not given.
     """
-    settings, shown = (
-        experiment.representation,
-        apply_features(experiment, dataset, progress=progress),
-    )
+    settings = experiment.representation
+    if features is None:
+        features = apply_features(experiment, dataset, progress=progress)
     return make_plan(
         experiment,
         method,
-        replace(Population.of(dataset, split, data=experiment.name), shape=shown.shape),
+        replace(Population.of(dataset, split, data=experiment.name), shape=features.shape),
         seed,
         provenance={} if settings is None else fit_features(settings, dataset.shape).provenance,
         tuning=experiment.tuning,
@@ -110,24 +94,23 @@ def plan_run(
 def load_warm_start_data(
     experiment: Experiment, private: Dataset, *, progress: Progress = ignore_progress
 ) -> Dataset:
-    """The public records of a hot start, as the model sees them.
+    """Load the public records of a warm start, with the features that the model is trained on.
 
-    Those that its representation was trained on, or a proxy.
+    By default they are those that the features were learned from, or else the proxy.
     """
     assert experiment.hot_start is not None
-    wanted, settings = experiment.hot_start.proxy, experiment.representation
-    if wanted is None and settings is not None and settings.public is not None:
-        ready = fit_features(settings, private.shape, progress=progress)
-        return ready.transform(load_public_data(settings.public).training, progress=progress)
-    if wanted is None and experiment.data.name not in PROXIES:
+    source, settings = experiment.hot_start.proxy, experiment.representation
+    if source is None and settings is not None and settings.public is not None:
+        public = load_public_data(settings.public).training
+    elif source is None and experiment.data.name not in PROXIES:
         raise InputError("hot_start.proxy: is missing; must name public data of the same shape")
-    proxy = find_proxy(experiment.data.name, private, wanted)
-    refuse_overlap(proxy.data, private)
+    else:
+        public = find_proxy(experiment.data.name, private, source).data
+        refuse_overlap(public, private)
     if settings is None:
-        return proxy.data
-    return fit_features(settings, private.shape, progress=progress).transform(
-        proxy.data, progress=progress
-    )
+        return public
+    pipeline = fit_features(settings, private.shape, progress=progress)
+    return pipeline.transform(public, progress=progress)
 
 
 def prepare_run(
@@ -139,17 +122,19 @@ def prepare_run(
     read: tuple[Dataset, Partition] | None = None,
     progress: Progress = ignore_progress,
 ) -> PreparedRun:
-    """Decide everything before the first round; ``read`` are its records, where they are known.
+    """Load the data and decide everything else that must be fixed before the first round.
 
-    ``progress`` is told how far a representation is, where one is being made.
+    ``read`` is the result of :func:`read_data`, if it is known already. ``progress`` is called
+    while features are computed.
     """
-    raw, split = read or read_data(experiment.data, seed=seed)
-    dataset = apply_features(experiment, raw, progress=progress)
-    plan = plan_run(experiment, method or experiment.build_method(), raw, split, seed=seed)
+    records, split = read or read_data(experiment.data, seed=seed)
+    dataset = apply_features(experiment, records, progress=progress)
+    method = method or experiment.build_method()
+    plan = plan_run(experiment, method, records, split, seed=seed, features=dataset)
     local_model = LocalModel(plan, device=device)
     initial, before = local_model.state(), None
     if experiment.hot_start is not None:
-        public = load_warm_start_data(experiment, raw, progress=progress)
+        public = load_warm_start_data(experiment, records, progress=progress)
         initial = train_warm_start(local_model, public, experiment.hot_start, seed=seed)
     if plan.track == "public":
         before = evaluate_initial_model(local_model, initial, dataset)

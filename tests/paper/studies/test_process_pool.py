@@ -22,15 +22,15 @@ from functools import partial
 from pathlib import Path
 import sys
 
-from pacdp.paper.studies.process_pool import make_at_once
-from pacdp.paper.studies.section import Portion, quiet
-from pacdp.paper.studies.artifact_store import Shelf
+from pacdp.paper.studies.process_pool import run_in_parallel
+from pacdp.paper.studies.section import WorkItem, quiet
+from pacdp.paper.studies.artifact_store import ArtifactStore
 from tests.paper.studies.test_process_pool import forever
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
-    portions = [Portion(name, 1, partial(forever, name)) for name in "ab"]
-    make_at_once(portions, Shelf(folder, profile="smoke"), jobs=2, observe=quiet)
+    portions = [WorkItem(name, 1, partial(forever, name)) for name in "ab"]
+    run_in_parallel(portions, ArtifactStore(folder, profile="smoke"), jobs=2, observe=quiet)
 """
 
 
