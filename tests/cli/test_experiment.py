@@ -219,7 +219,7 @@ def test_a_budget_that_is_spent_late():
         (("run", "heart", "--set", "model.name=cnn"), "takes images"),
         (("run", "heart", "--set", "data.name=hert"), "did you mean heart"),
         (("run", "heart", "--set", "methods.pac-dp.curve=nowhere.json"), "nowhere.json"),
-        (("run", "heart", "--seed", "-1"), "--seed -1"),
+        (("run", "heart", "--seed", "-1"), "seed = -1"),
         (("run", "heart", "--seed", str(2**63)), "must be a whole number from 0 to 2^63 - 1"),
         (("run", "heart", "--set", f"model.seed={2**70}"), "model.seed"),
         (("run", "heart", "--method", ""), "must be NAME"),
