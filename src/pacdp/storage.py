@@ -1,17 +1,17 @@
-"""Files that are written whole or not at all."""
+"""Atomic writing of files."""
 
 from pathlib import Path
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace a file with this text at once: whoever is stopped leaves the old one or the new.
+    """Replace a file atomically: an interruption leaves either the old file or the new one.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "a.txt"
-    >>> write_atomically(path, "whole")
+    >>> write_atomically(path, "complete")
     >>> path.read_text()
-    'whole'
+    'complete'
     """
-    beside = path.with_name(f".{path.name}.new")
-    beside.write_text(text, encoding="utf-8")
-    beside.replace(path)
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
