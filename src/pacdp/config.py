@@ -1,4 +1,4 @@
-"""Settings as frozen values, and refusals of wrong ones in one line."""
+"""Frozen settings, and one-line messages for invalid ones."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -8,19 +8,19 @@ from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError
 
 from pacdp.validation import suggest
 
-# Neither true nor "0.1" is a number.
+# Strict: neither true nor "0.1" is a number.
 Real = Annotated[float, Strict()]
 Whole = Annotated[int, Strict()]
 Count = Annotated[int, Strict(), Field(gt=0)]
 
 
 class Settings(BaseModel):
-    """Plain values that cannot be changed, and no unknown keys."""
+    """Immutable settings without unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """A copy with some values changed, and nothing that was computed from the old ones."""
+        """Copy with some values changed, and without cached properties of the original."""
         copied = super().model_copy(update=update, deep=deep)
         for kind in type(self).__mro__:
             for name, value in vars(kind).items():
@@ -32,7 +32,7 @@ class Settings(BaseModel):
 def explain_validation_error(
     error: ValidationError, model: type[BaseModel], where: str = ""
 ) -> str:
-    """The worst fault of a pydantic refusal, with the nearest right key for a wrong one.
+    """Describe the most relevant pydantic error in one line, with a suggestion for a wrong key.
 
     >>> class Training(Settings):
     ...     rounds: int = 1
@@ -43,8 +43,8 @@ def explain_validation_error(
     'training.round: is no setting; did you mean rounds? There are rounds'
     """
     faults = error.errors(include_url=False)
-    # A wrong key explains a missing one; and where several forms are allowed, what got furthest
-    # into one of them is what was meant.
+    # A wrong key explains a missing one. Of several allowed forms, the one in which validation got
+    # furthest is the one that was intended.
     order = ("extra_forbidden", "value_error")
     fault = max(faults, key=lambda f: (f["type"] == order[0], f["type"] == order[1], len(f["loc"])))
     path = [str(part) for part in fault["loc"]]
@@ -62,12 +62,12 @@ def explain_validation_error(
 
 
 def _is_form(part: str) -> bool:
-    """Whether a step of a place only says which of several allowed forms was tried."""
+    """Whether a part of a location only names which of several allowed forms was tried."""
     return part in ("float", "int", "str", "Levels", "Axis") or "[" in part
 
 
 def _names(model: type[BaseModel], path: list[str]) -> list[str]:
-    """The settings there are at a place inside a model."""
+    """List the settings at a location inside a model."""
     current: Any = model
     for part in path:
         if _is_form(part):

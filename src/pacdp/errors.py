@@ -1,4 +1,4 @@
-"""Every way in which pacdp says no.
+"""The exceptions of pacdp.
 
 All of them derive from :class:`PacdpError`, whose message is one line that says what is wrong,
 where, and what is allowed. The command line prints that line and exits with code 2.
@@ -33,15 +33,15 @@ class TrainingError(PacdpError):
 
 
 def add_location(error: Exception, where: str) -> PacdpError:
-    """The error with the place where it happened, in one line; what is not ours is a breakdown.
+    """Add the location to an error, in one line; foreign errors become a TrainingError.
 
     >>> add_location(ZeroDivisionError("by zero"), "client a, round 3, step 1")
     TrainingError('client a, round 3, step 1: ZeroDivisionError: by zero')
     """
-    said = " ".join(str(error).split())
+    message = " ".join(str(error).split())
     if isinstance(error, PacdpError):
-        return type(error)(f"{where}: {said}")
-    return TrainingError(f"{where}: {type(error).__name__}: {said}")
+        return type(error)(f"{where}: {message}")
+    return TrainingError(f"{where}: {type(error).__name__}: {message}")
 
 
 def first_line(error: Exception) -> str:

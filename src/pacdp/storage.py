@@ -10,9 +10,9 @@ def write_atomically(path: Path, text: str) -> None:
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "a.txt"
-    >>> write_atomically(path, "whole")
+    >>> write_atomically(path, "complete")
     >>> path.read_text()
-    'whole'
+    'complete'
     """
     beside = path.with_name(f".{path.name}.new")
     beside.write_text(text, encoding="utf-8")

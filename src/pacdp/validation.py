@@ -1,13 +1,13 @@
-"""Parameters are checked once, at the border, by these functions.
+"""Validate parameters where they enter the package.
 
-Each takes the parameter's name and its value (a number or an array), and returns the value as
-float or integer data. A value that is not allowed raises :class:`~pacdp.errors.InputError` with
-the name, the offending value and what is allowed.
+Each function takes the name of a parameter and its value (a number or an array), and returns the
+value as float or integer data. A value that is not allowed raises
+:class:`~pacdp.errors.InputError` with the name, the offending value and what is allowed.
 """
 
 import difflib
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ SMALLEST_BUDGET, LARGEST_BUDGET = 1e-100, 1e100
 
 
 def require_positive(name: str, value: ArrayLike) -> FloatArray:
-    """A finite number greater than zero.
+    """Require finite numbers greater than zero.
 
     >>> float(require_positive("epsilon", 0.5))
     0.5
@@ -35,24 +35,20 @@ def require_positive(name: str, value: ArrayLike) -> FloatArray:
     ...
     pacdp.errors.InputError: epsilon = -1: must be a finite number > 0
     """
-    array = _numbers(name, value, "a finite number > 0")
-    _refuse(name, array, ~(np.isfinite(array) & (array > 0)), "a finite number > 0")
-    return array
+    return _require(name, value, lambda a: np.isfinite(a) & (a > 0), "a finite number > 0")
 
 
 def require_nonnegative(name: str, value: ArrayLike) -> FloatArray:
-    """A finite number of at least zero.
+    """Require finite numbers of at least zero.
 
     >>> float(require_nonnegative("epsilon", 0))
     0.0
     """
-    array = _numbers(name, value, "a finite number >= 0")
-    _refuse(name, array, ~(np.isfinite(array) & (array >= 0)), "a finite number >= 0")
-    return array
+    return _require(name, value, lambda a: np.isfinite(a) & (a >= 0), "a finite number >= 0")
 
 
 def require_budget(name: str, value: ArrayLike) -> FloatArray:
-    """An ε to be spent: greater than zero, and in the range for which noise can be computed.
+    """Require budgets ε: greater than zero, and in the range for which noise can be computed.
 
     >>> float(require_budget("epsilon", 0.5))
     0.5
@@ -61,37 +57,35 @@ def require_budget(name: str, value: ArrayLike) -> FloatArray:
     ...
     pacdp.errors.InputError: epsilon = 1e+308: must be a number from 1e-100 to 1e+100
     """
-    array = require_positive(name, value)
-    representable = (array >= SMALLEST_BUDGET) & (array <= LARGEST_BUDGET)
     allowed = f"a number from {SMALLEST_BUDGET:g} to {LARGEST_BUDGET:g}"
-    _refuse(name, array, ~representable, allowed)
-    return array
+    return _require(
+        name,
+        require_positive(name, value),
+        lambda a: (a >= SMALLEST_BUDGET) & (a <= LARGEST_BUDGET),
+        allowed,
+    )
 
 
 def require_probability(name: str, value: ArrayLike) -> FloatArray:
-    """A number strictly between 0 and 1, such as δ.
+    """Require numbers strictly between 0 and 1, such as δ.
 
     >>> float(require_probability("delta", 1e-5))
     1e-05
     """
-    array = _numbers(name, value, "a number in (0, 1)")
-    _refuse(name, array, ~((array > 0) & (array < 1)), "a number in (0, 1)")
-    return array
+    return _require(name, value, lambda a: (a > 0) & (a < 1), "a number in (0, 1)")
 
 
 def require_rate(name: str, value: ArrayLike) -> FloatArray:
-    """A number in (0, 1], such as a sampling rate.
+    """Require numbers in (0, 1], such as sampling rates.
 
     >>> float(require_rate("sampling_rate", 1))
     1.0
     """
-    array = _numbers(name, value, "a number in (0, 1]")
-    _refuse(name, array, ~((array > 0) & (array <= 1)), "a number in (0, 1]")
-    return array
+    return _require(name, value, lambda a: (a > 0) & (a <= 1), "a number in (0, 1]")
 
 
 def require_count(name: str, value: ArrayLike) -> IntArray:
-    """A whole number of at least one.
+    """Require whole numbers of at least one.
 
     >>> int(require_count("releases", 13))
     13
@@ -106,7 +100,7 @@ def require_count(name: str, value: ArrayLike) -> IntArray:
 
 
 def require_scalar(name: str, array: NDArray[Any]) -> Any:
-    """The one number of a checked value; an array is refused.
+    """Return the number in a validated value, and refuse an array.
 
     >>> require_scalar("delta", require_probability("delta", 1e-5))
     1e-05
@@ -117,19 +111,19 @@ def require_scalar(name: str, array: NDArray[Any]) -> Any:
 
 
 def require_positive_number(name: str, value: float) -> float:
-    """One finite number greater than zero.
+    """Require one finite number greater than zero.
 
     >>> require_positive_number("clipping_bound", 0.5)
     0.5
     """
-    # Training comes by here at every step, and arrays are slow to make.
+    # Called at every training step, and creating an array is slow.
     if type(value) is float and 0.0 < value < math.inf:
         return value
     return float(require_scalar(name, require_positive(name, value)))
 
 
 def broadcast_together(**arrays: NDArray[Any]) -> list[NDArray[Any]]:
-    """The arrays, broadcast against each other; shapes that do not fit are refused by name.
+    """Broadcast arrays against each other, and refuse shapes that do not fit.
 
     >>> [array.shape for array in broadcast_together(a=np.ones(3), b=np.ones(()))]
     [(3,), (3,)]
@@ -142,7 +136,7 @@ def broadcast_together(**arrays: NDArray[Any]) -> list[NDArray[Any]]:
 
 
 def require_string(name: str, value: str) -> str:
-    """A string, possibly empty.
+    """Require a string, possibly empty.
 
     >>> require_string("run", "first")
     'first'
@@ -153,7 +147,7 @@ def require_string(name: str, value: str) -> str:
 
 
 def require_name(name: str, value: str) -> str:
-    """A string that can be printed and is not blank.
+    """Require a printable string that is not blank.
 
     >>> require_name("client", "hospital")
     'hospital'
@@ -164,13 +158,13 @@ def require_name(name: str, value: str) -> str:
 
 
 def suggest(name: str, options: Collection[str]) -> str:
-    """ "did you mean ...? " with the nearest of the options, or nothing if none is near.
+    """Return "did you mean ...? " with the closest options, or nothing if none is similar.
 
     >>> suggest("hart", ["heart", "mnist"])
     'did you mean heart? '
     """
-    near = difflib.get_close_matches(name.lower(), options, n=2, cutoff=0.55)
-    return f"did you mean {' or '.join(near)}? " if near else ""
+    similar = difflib.get_close_matches(name.lower(), options, n=2, cutoff=0.55)
+    return f"did you mean {' or '.join(similar)}? " if similar else ""
 
 
 def refuse_unknown(
@@ -192,7 +186,7 @@ def refuse_unknown(
 
 
 def require_member(name: str, value: str, allowed: Collection[str]) -> str:
-    """One of a closed set of names.
+    """Require one of a set of names.
 
     >>> require_member("accountant", "exact", ["exact", "rdp"])
     'exact'
@@ -200,6 +194,14 @@ def require_member(name: str, value: str, allowed: Collection[str]) -> str:
     if not isinstance(value, str) or value not in allowed:
         raise InputError(f"{name} = {value!r}: must be one of {', '.join(allowed)}")
     return value
+
+
+def _require(
+    name: str, value: ArrayLike, test: Callable[[FloatArray], NDArray[np.bool_]], allowed: str
+) -> FloatArray:
+    array = _numbers(name, value, allowed)
+    _refuse(name, array, ~test(array), allowed)
+    return array
 
 
 def _numbers(name: str, value: ArrayLike, allowed: str) -> FloatArray:
@@ -225,7 +227,7 @@ def _refuse(name: str, array: FloatArray, bad: NDArray[Any], allowed: str) -> No
 
 
 def locate_record(where: str, record: int, lines: Sequence[int] | None = None) -> str:
-    """The place of a record for a message: its line if known, else its number.
+    """Locate a record for a message: by its line if known, or else by its number.
 
     >>> locate_record("a.csv", 1, lines=[2, 5])
     'a.csv, line 5'
@@ -250,7 +252,7 @@ def require_column(
 
 
 def describe_type(values: NDArray[Any]) -> str:
-    """The type of the values of an array, for a message.
+    """Describe the type of an array for a message.
 
     NumPy's name for the type of text contains the length of the longest one, which is private.
 

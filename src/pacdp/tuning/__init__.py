@@ -1,7 +1,7 @@
-"""The plan, chosen on public data alone.
+"""Hyperparameter search on public data alone.
 
-Rounds, steps, batches, distance, bound, dimension, averaging and weights cost no privacy to choose
-as long as no private record is looked at. Every method can have the same search.
+Choosing rounds, steps, batches, distance, bound, dimension, averaging and weights costs no privacy
+as long as no private record is used. Every method gets the same search.
 """
 
 from pacdp.tuning.coordinate_search import SearchResult, SearchStep, search_coordinates

@@ -1,7 +1,7 @@
-"""One setting at a time, over and over: a search whose every step can be told.
+"""Coordinate search: improve one setting at a time, and record every step.
 
-A setting moves only where the gain is larger than its standard error, seed by seed: what cannot be
-told from noise stays as it was.
+A setting changes only if the gain, paired by seed, is larger than its standard error, so that
+differences within the noise change nothing.
 """
 
 import statistics
@@ -12,25 +12,25 @@ from typing import Any
 from pacdp.stats import paired_difference
 
 Point = Mapping[str, Any]
-# How good a point is under each of several seeds: higher is better.
+# Scores a point under each of several seeds; higher is better.
 Score = Callable[[Point, Sequence[int]], Sequence[float]]
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A value of one setting, and how good it was."""
+    """A value of a setting, and its score."""
 
     value: Any
     mean: float
     gain: float
-    """Over the value that stood before."""
+    """Difference to the current value."""
     error: float
     """Standard error of the gain."""
 
 
 @dataclass(frozen=True)
 class SearchStep:
-    """One setting looked at, all others as they stood."""
+    """The comparison of the values of one setting, with all others held."""
 
     setting: str
     before: Any
@@ -40,14 +40,14 @@ class SearchStep:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """Where the search ended, and how it got there."""
+    """The final point of a search, and its steps."""
 
     point: dict[str, Any]
     steps: tuple[SearchStep, ...]
     trainings: int
 
     def then(self, later: "SearchResult") -> "SearchResult":
-        """This search, and one that went on from where it ended."""
+        """Append a search that continued from this point."""
         steps, trainings = self.steps + later.steps, self.trainings + later.trainings
         return SearchResult(later.point, steps, trainings)
 
@@ -60,13 +60,13 @@ def search_coordinates(
     seeds: Sequence[int],
     sweeps: int,
 ) -> SearchResult:
-    """Improve one setting after the other until nothing moves, or for so many sweeps.
+    """Improve one setting after the other until none changes, at most ``sweeps`` times.
 
-    >>> found = search_coordinates(
+    >>> result = search_coordinates(
     ...     {"x": [0, 1, 2], "y": [0, 1]}, {"x": 0, "y": 0},
     ...     lambda point, seeds: [-abs(point["x"] - 1) - point["y"]] * 2, seeds=[0, 1], sweeps=3,
     ... )
-    >>> found.point, len(found.steps), found.trainings
+    >>> result.point, len(result.steps), result.trainings
     ({'x': 1, 'y': 0}, 4, 8)
     """
     point = dict(start)
@@ -82,11 +82,11 @@ def search_coordinates(
     for _ in range(sweeps):
         moved = False
         for setting, values in axes.items():
-            standing = scores(point)
+            current = scores(point)
             tried = tuple(
-                _tried(value, scores({**point, setting: value}), standing) for value in values
+                _make_trial(value, scores({**point, setting: value}), current) for value in values
             )
-            best = max(tried, key=lambda one: one.mean)
+            best = max(tried, key=lambda trial: trial.mean)
             before = point[setting]
             if best.gain > best.error:
                 point[setting] = best.value
@@ -97,15 +97,15 @@ def search_coordinates(
     return SearchResult(point, tuple(steps), len(seeds) * len(known))
 
 
-def compare_scores(scores: Mapping[str, Sequence[float]], standing: str) -> tuple[Trial, ...]:
-    """Each of several against the one that stands.
+def compare_scores(scores: Mapping[str, Sequence[float]], current: str) -> tuple[Trial, ...]:
+    """Compare the scores of several values with those of the current one.
 
     >>> compare_scores({"a": [1.0, 1.0], "b": [2.0, 3.0]}, "a")[1]
     Trial(value='b', mean=2.5, gain=1.5, error=0.5)
     """
-    return tuple(_tried(value, own, scores[standing]) for value, own in scores.items())
+    return tuple(_make_trial(value, own, scores[current]) for value, own in scores.items())
 
 
-def _tried(value: Any, scores: Sequence[float], standing: Sequence[float]) -> Trial:
-    gain = paired_difference(scores, standing)
+def _make_trial(value: Any, scores: Sequence[float], current: Sequence[float]) -> Trial:
+    gain = paired_difference(scores, current)
     return Trial(value, statistics.fmean(scores), gain.mean, gain.standard_error)

@@ -1,13 +1,10 @@
-"""A candidate tried out: the same federation, with public records in the clients' hands."""
+"""Score candidates by training the same federation on public records."""
 
 import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import replace
 
-from torch import Tensor
-
-from pacdp.config import Settings
 from pacdp.data import Dataset, Partition
 from pacdp.errors import InputError
 from pacdp.experiments import Experiment
@@ -20,11 +17,10 @@ from pacdp.progress import Progress, ignore_progress
 
 
 class CandidateEvaluator:
-    """Public records as each candidate's representation shows them, made once for each.
+    """Trains candidates on public records, and keeps proxy tasks and scores for reuse.
 
-    Of the private records only the clients' sizes are known here. What has been scored is not
-    trained again, whichever method asks: a search of PAC-DP with one bound for all passes where one
-    of a fixed bound does.
+    Of the private records only the clients' sizes are used. Scores are shared between methods whose
+    training is the same: PAC-DP with one bound for all clients trains as a fixed bound does.
 
     >>> from pacdp.experiments import read_experiment
     >>> from pacdp.experiments.prepare import read_data
@@ -37,93 +33,87 @@ class CandidateEvaluator:
         self, read: tuple[Dataset, Partition], *, progress: Progress = ignore_progress
     ) -> None:
         self.read, self._progress = read, progress
-        self._settings: dict[str, ProxyTask] = {}
+        self._proxy_tasks: dict[str, ProxyTask] = {}
         self._scores: dict[str, list[float]] = {}
 
     def proxy_task(
         self, experiment: Experiment, *, skew: float | None = None, seeds: Sequence[int] = ()
     ) -> ProxyTask:
-        """What a candidate is tried under; with ``skew`` labels are dealt out by Dirichlet(skew).
+        """Return the task that a candidate is trained on.
 
-        Where that leaves a client without records under any of the seeds, each has two shards of
-        one class. All that does not change the records is the same setting.
+        With ``skew`` the labels are distributed by Dirichlet(skew), or in two shards of one class
+        per client if that leaves a client without records under any of the seeds. Candidates with
+        the same features and initial model share a task.
         """
-        key = _key(experiment, skew, seeds)
-        if key not in self._settings:
-            made = make_proxy_task(experiment, read=self.read, progress=self._progress)
-            self._settings[key] = made if skew is None else _uneven(made, skew, seeds)
-        return self._settings[key]
+        key = _task_key(experiment, skew, seeds)
+        if key not in self._proxy_tasks:
+            task = make_proxy_task(experiment, read=self.read, progress=self._progress)
+            self._proxy_tasks[key] = task if skew is None else _skew_labels(task, skew, seeds)
+        return self._proxy_tasks[key]
 
     def scores(
         self,
         experiment: Experiment,
-        method: Method,
+        method: Method | str,
         seeds: Sequence[int],
         *,
         skew: float | None = None,
     ) -> list[float]:
-        """How good a candidate is, seed by seed, on public records that it was not trained on."""
-        proxy_task = self.proxy_task(experiment, skew=skew, seeds=seeds)
-        records = [proxy_task.records(seed) for seed in seeds]
-        plans = [self._plan(proxy_task, experiment, method, seed) for seed in seeds]
-        initial = None if proxy_task.initial is None else dict(proxy_task.initial)
-        together = method.private and can_stack_plan(plans[0])
-        key = _key(experiment, skew, seeds) + _trained(plans, together=together)
-        if key not in self._scores:
-            score = score_plans if together else _one_by_one
-            self._scores[key] = score(plans, records, initial=initial)
+        """Score a candidate on held-out public records, once per seed."""
+        if isinstance(method, str):
+            method = experiment.build_method(method)
+        task = self.proxy_task(experiment, skew=skew, seeds=seeds)
+        records = [task.records(seed) for seed in seeds]
+        recipe = experiment.recipe.model_copy(update={"hot_start": None})
+        plans = [make_plan(recipe, method, task.population(seed), seed) for seed in seeds]
+        # Adapted only now, since a curve was fitted under the plan of the private task.
+        plans = [
+            plan.model_copy(update={"training": task.adapt_training(plan.training)})
+            for plan in plans
+        ]
+        initial = None if task.initial is None else dict(task.initial)
+        stacked = method.private and can_stack_plan(plans[0])
+        key = _task_key(experiment, skew, seeds) + _training_key(plans, stacked=stacked)
+        if key not in self._scores and stacked:
+            self._scores[key] = score_plans(plans, records, initial=initial)
+        elif key not in self._scores:
+            results = [
+                simulate(plan, *data, initial=initial, evaluate_every=plan.rounds)
+                for plan, data in zip(plans, records, strict=True)
+            ]
+            self._scores[key] = [result.plan.task.score(result.metrics) for result in results]
         return self._scores[key]
 
-    @staticmethod
-    def _plan(proxy_task: ProxyTask, experiment: Experiment, method: Method, seed: int) -> Plan:
-        recipe = experiment.recipe.model_copy(update={"hot_start": None})
-        made = make_plan(recipe, method, proxy_task.population(seed), seed)
-        # Only then: a curve knows the plan of the task.
-        return made.model_copy(update={"training": proxy_task.adapt_training(made.training)})
 
-
-def _one_by_one(
-    plans: Sequence[Plan],
-    records: Sequence[tuple[Dataset, Partition]],
-    *,
-    initial: dict[str, Tensor] | None,
-) -> list[float]:
-    """The scores of plans that cannot be one program."""
-    return [
-        plan.task.score(simulate(plan, *own, initial=initial, evaluate_every=plan.rounds).metrics)
-        for plan, own in zip(plans, records, strict=True)
+def _task_key(experiment: Experiment, skew: float | None, seeds: Sequence[int]) -> str:
+    """Identify the records and the initial model of a candidate."""
+    # The initial model depends on the architecture, for example on whether there is a bias.
+    initial = [] if experiment.hot_start is None else [experiment.hot_start, experiment.model]
+    settings = [
+        value and value.model_dump(mode="json") for value in (experiment.representation, *initial)
     ]
+    # Which distribution of labels is possible depends on all seeds.
+    labels = None if skew is None else [skew, *seeds]
+    return json.dumps([labels, experiment.offline.proxy, *settings])
 
 
-def _key(experiment: Experiment, skew: float | None, seeds: Sequence[int]) -> str:
-    """Tells settings with other records, or another first model, apart."""
-    parts: list[Settings | None] = [experiment.representation]
-    if experiment.hot_start is not None:
-        # A first model has the weights of the model: with a bias or without.
-        parts += [experiment.hot_start, experiment.model]
-    shown = [one and one.model_dump(mode="json") for one in parts]
-    # Which records clients can have depends on all the seeds, where labels are dealt out unevenly.
-    dealt = None if skew is None else [skew, *seeds]
-    return json.dumps([dealt, experiment.offline.proxy, *shown])
-
-
-def _trained(plans: Sequence[Plan], *, together: bool) -> str:
-    """Tells apart all of plans that training sees; of a method, together, that is its bounds."""
-    seen = [
+def _training_key(plans: Sequence[Plan], *, stacked: bool) -> str:
+    """Identify a training; stacked plans depend on their method only through its bounds."""
+    content = [
         [
             plan.model_dump(mode="json", exclude={"method", "settings"}),
-            *([plan.label, planned_bounds(plan)] if together else [plan.method, plan.settings]),
+            *([plan.label, planned_bounds(plan)] if stacked else [plan.method, plan.settings]),
         ]
         for plan in plans
     ]
-    return hashlib.sha256(json.dumps(seen).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
-def _uneven(proxy_task: ProxyTask, skew: float, seeds: Sequence[int]) -> ProxyTask:
-    drawn = replace(proxy_task, partition="dirichlet", settings={"alpha": skew})
+def _skew_labels(task: ProxyTask, skew: float, seeds: Sequence[int]) -> ProxyTask:
+    skewed = replace(task, partition="dirichlet", settings={"alpha": skew})
     try:
         for seed in seeds:
-            drawn.records(seed)
+            skewed.records(seed)
     except InputError:
-        return replace(proxy_task, partition="shards", settings={"per_client": 2})
-    return drawn
+        return replace(task, partition="shards", settings={"per_client": 2})
+    return skewed

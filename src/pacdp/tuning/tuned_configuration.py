@@ -1,4 +1,4 @@
-"""What a search chose, why, and what it expects: a file that a run can take."""
+"""Tuned configurations: what a search has chosen and why, as a file for later runs."""
 
 import json
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from pacdp.tuning.search_space import apply_changes
 
 
 class ExpectedScore(Settings):
-    """How good a plan is on public records, under seeds that nothing was chosen by."""
+    """The score on public records, with seeds that were not used in the search."""
 
     metric: str
     mean: float
@@ -31,10 +31,10 @@ class ExpectedScore(Settings):
 
 
 class PrivacyTerms(Settings):
-    """The budgets that a plan was made for, with all that an ε must not stand without."""
+    """The budgets that a configuration was tuned for, with the terms that define them."""
 
     budgets: tuple[float, ...]
-    """Each that a client holds; none where a method has no guarantee."""
+    """The different budgets of the clients; empty if the method has no guarantee."""
     delta: float
     adjacency: str
     scope: str
@@ -49,10 +49,10 @@ class PrivacyTerms(Settings):
 
 
 class TunedConfiguration(Settings):
-    """A plan for one experiment and one method, from public data.
+    """Hyperparameters for one experiment and one method, chosen on public data.
 
     >>> from pacdp.experiments import read_experiment
-    >>> made = TunedConfiguration(
+    >>> tuned = TunedConfiguration(
     ...     experiment="heart", method="fixed", track="private-only",
     ...     changes={"training": {"rounds": 5}}, chosen={"rounds": 5}, why=(),
     ...     expected=ExpectedScore(metric="accuracy", mean=0.9, deviation=0.02, seeds=(5, 6)),
@@ -62,40 +62,40 @@ class TunedConfiguration(Settings):
     ...     trainings=70, version="0.2.0",
     ...     proxy={"name": "synthetic", "made_by": "clouds", "source": "nobody", "sha256": "0"},
     ... )
-    >>> print(made.privacy)
+    >>> print(tuned.privacy)
     ε = 0.1 at δ = 1e-05, zero-out
-    >>> apply_configuration(read_experiment("heart"), made).training.rounds
+    >>> apply_configuration(read_experiment("heart"), tuned).training.rounds
     5
     """
 
-    experiment: str = Field(description="The experiment it was made for.")
-    method: str = Field(description="The method it was made for.")
+    experiment: str = Field(description="Experiment it was tuned for.")
+    method: str = Field(description="Method it was tuned for.")
     track: str = Field(description="public or private-only.")
-    changes: dict[str, Any] = Field(description="What it changes in the experiment.")
-    chosen: dict[str, Any] = Field(description="The point of the search.")
-    why: tuple[dict[str, Any], ...] = Field(description="Each step: what was tried, what it gave.")
-    expected: ExpectedScore = Field(description="How good it is on the proxy, on fresh seeds.")
-    privacy: PrivacyTerms | None = Field(None, description="What was promised when it was made.")
-    trainings: int = Field(ge=0, description="How many trainings it asked for, all in all.")
-    proxy: dict[str, str] = Field(description="The public records that it saw.")
-    version: str = Field(description="Of the package.")
+    changes: dict[str, Any] = Field(description="Changes of the experiment.")
+    chosen: dict[str, Any] = Field(description="Final point of the search.")
+    why: tuple[dict[str, Any], ...] = Field(description="Steps: values and their scores.")
+    expected: ExpectedScore = Field(description="Score on the proxy, with fresh seeds.")
+    privacy: PrivacyTerms | None = Field(None, description="Budgets it was tuned for.")
+    trainings: int = Field(ge=0, description="Number of trainings.")
+    proxy: dict[str, str] = Field(description="Public records that were used.")
+    version: str = Field(description="Version of the package.")
 
     @field_validator("proxy")
     @classmethod
-    def _named(cls, given: dict[str, str]) -> dict[str, str]:
+    def _check_proxy(cls, given: dict[str, str]) -> dict[str, str]:
         missing = [key for key in ("name", "made_by", "source", "sha256") if key not in given]
         if missing:
             raise ValueError(f"has no {missing[0]}")
         return given
 
     def save(self, path: Path) -> None:
-        """Write it as JSON."""
+        """Write the configuration as JSON."""
         content = add_arithmetic_version(json.loads(self.model_dump_json()))
         write_atomically(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> "TunedConfiguration":
-        """Read what :meth:`save` wrote; what another version chose is refused."""
+        """Read what :meth:`save` wrote; a file with another arithmetic is refused."""
         if not path.is_file():
             raise InputError(f"{path}: there is no such file; pacdp tune makes one")
         try:
@@ -114,12 +114,12 @@ class TunedConfiguration(Settings):
 
     @property
     def summary(self) -> dict[str, Any]:
-        """What a plan keeps of it."""
+        """The part that plans record."""
         return self.model_dump(mode="json", exclude={"changes"})
 
 
 def apply_configuration(experiment: Experiment, tuned: TunedConfiguration) -> Experiment:
-    """The experiment as it was tuned; a plan that was made for another is refused.
+    """Apply a configuration to its experiment; one for another experiment is refused.
 
     >>> from pacdp.experiments import read_experiment
     >>> mnist = read_experiment("mnist", curves=False)
@@ -144,18 +144,18 @@ def apply_configuration(experiment: Experiment, tuned: TunedConfiguration) -> Ex
 
 
 def find_contradiction(tuned: TunedConfiguration, changes: Changes) -> str | None:
-    """The first change that contradicts what was chosen, if any does.
+    """Return the first change that contradicts a configuration, or None.
 
-    >>> made = TunedConfiguration.model_construct(changes={"training": {"rounds": 5}})
-    >>> find_contradiction(made, ["privacy.epsilon=1.0", "training.rounds=8"])
+    >>> tuned = TunedConfiguration.model_construct(changes={"training": {"rounds": 5}})
+    >>> find_contradiction(tuned, ["privacy.epsilon=1.0", "training.rounds=8"])
     'training.rounds=8'
-    >>> find_contradiction(made, ["training.rounds=5"])
+    >>> find_contradiction(tuned, ["training.rounds=5"])
     """
     nested = nest_changes(changes)
     return next((name for name in nested if _differs(nested[name], tuned.changes)), None)
 
 
-def _differs(wanted: Any, chosen: Any) -> bool:
-    if isinstance(wanted, Mapping) and isinstance(chosen, Mapping):
-        return any(_differs(wanted[key], chosen[key]) for key in wanted if key in chosen)
-    return bool(wanted != chosen)
+def _differs(change: Any, chosen: Any) -> bool:
+    if isinstance(change, Mapping) and isinstance(chosen, Mapping):
+        return any(_differs(change[key], chosen[key]) for key in change if key in chosen)
+    return bool(change != chosen)
