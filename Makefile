@@ -44,7 +44,7 @@ bench: setup ## Measure against other libraries; writes build/bench.json row by 
 	$(BIN)/python -m benchmarks
 
 docs: setup ## Build the documentation into build/site
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 wheel: setup ## Build the wheel, install it in a clean environment and use it there
 	rm -rf build/dist build/clean build/lib build/bdist*
