@@ -21,6 +21,7 @@ def demo_command(
     """Run a demonstration: train one model over four hospitals with different budgets."""
     # Only the demo trains and draws, so only the demo waits for torch and matplotlib.
     from pacdp.experiments import RunResult
+    from pacdp.experiments.execute import simulate_run
     from pacdp.experiments.results import collect_epsilons
     from pacdp.federation import Result
     from pacdp.paper.studies import demo
@@ -43,7 +44,7 @@ def demo_command(
             progress("training", number, len(runs), f"{method}, seed {seed}")
             prepared = ready if first is None else demo.prepare_method(made, curve, method, seed)
             # One run uses ledgers in files; the others keep theirs in memory.
-            result = demo.train(prepared, ledgers if first is None else None)
+            result = simulate_run(prepared, ledgers=ledgers if first is None else None)
             first = first or result
             groups[method].append(RunResult.of(prepared, result))
     assert first is not None

@@ -42,7 +42,7 @@ def reproduce_command(
 ) -> None:
     """Run the paper's experiments and write tables, figures and reports."""
     from pacdp.paper.studies.artifact_store import ArtifactStore
-    from pacdp.paper.studies.reproduce import list_work, reproduce
+    from pacdp.paper.studies.reproduce import reproduce
     from pacdp.paper.studies.results import copy_results, write_results
     from pacdp.paper.studies.study import list_studies, read_study
     from pacdp.validation import require_count
@@ -57,16 +57,8 @@ def reproduce_command(
     wanted = [read_study(name, profile=profile) for name in chosen]
     require_count("--jobs", jobs)
     store = ArtifactStore(out, profile=profile, resume=resume)
-    steps = sum(one.steps for study in wanted for one in list_work(study))
-    done = 0
     with show_progress() as progress:
-
-        def observe(words: str, advance: int) -> None:
-            nonlocal done
-            done += advance
-            progress("reproducing", done, steps, words)
-
-        reproduce(wanted, store, jobs=jobs, observe=observe)
+        reproduce(wanted, store, jobs=jobs, progress=progress)
     page = write_results(store, list_studies())
     if docs is not None:
         copy_results(store, docs)

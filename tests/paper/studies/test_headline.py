@@ -7,6 +7,7 @@ import pytest
 from pacdp.experiments import RunResult
 from pacdp.paper.studies.artifact_store import ArtifactStore
 from pacdp.paper.studies.headline import build_headline, replace_one_epsilons
+from pacdp.paper.studies.section import StepCounter
 from pacdp.paper.studies.study import read_study
 from pacdp.privacy import calibrate
 from pacdp.tuning import TunedConfiguration
@@ -18,9 +19,9 @@ def made(tmp_path_factory):
     # Heart alone: the other line is in the whole smoke run.
     study = study.model_copy(update={"entries": study.entries[-1:]})
     store = ArtifactStore(tmp_path_factory.mktemp("headline") / "out", profile="smoke")
-    told = []
-    part = build_headline(study, store, lambda words, steps: told.append(steps))
-    return study, store, part, sum(told)
+    counter = StepCounter()
+    section = build_headline(study, store, counter)
+    return study, store, section, counter.done
 
 
 def results(store):

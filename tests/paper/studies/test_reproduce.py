@@ -22,7 +22,7 @@ def folder(tmp_path_factory):
     return path
 
 
-def contests():
+def comparisons():
     made = [read_study(name, profile="smoke") for name in list_studies()]
     return [study for study in made if study.kind == "comparison"]
 
@@ -43,7 +43,7 @@ def test_every_study_has_its_table_and_its_figure(folder, name):
         assert (folder / "results" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("study", contests(), ids=lambda study: study.name)
+@pytest.mark.parametrize("study", comparisons(), ids=lambda study: study.name)
 def test_every_row_stands_twice_with_the_papers_number(folder, study):
     rows = lines(folder, study.name)
     readings = {}
@@ -56,7 +56,7 @@ def test_every_row_stands_twice_with_the_papers_number(folder, study):
         assert f"| {100 * value:.1f}, " in text
 
 
-@pytest.mark.parametrize("study", contests(), ids=lambda study: study.name)
+@pytest.mark.parametrize("study", comparisons(), ids=lambda study: study.name)
 def test_certified_means_within_the_budget_and_as_published_says_what_it_costs(folder, study):
     for row in lines(folder, study.name):
         budget, certified = row["epsilon_budget_max"], row["epsilon_certified_max"]
@@ -70,8 +70,8 @@ def test_certified_means_within_the_budget_and_as_published_says_what_it_costs(f
             assert few or float(certified) > float(budget)
 
 
-@pytest.mark.parametrize("study", contests(), ids=lambda study: study.name)
-def test_every_contest_has_a_page(folder, study):
+@pytest.mark.parametrize("study", comparisons(), ids=lambda study: study.name)
+def test_every_comparison_has_a_page(folder, study):
     html = (folder / "reports" / f"{study.name}.html").read_text()
     assert html.startswith("<!doctype html>")
     assert "://" not in html
@@ -83,11 +83,11 @@ def test_every_contest_has_a_page(folder, study):
 
 def test_other_data_are_named(folder):
     text = (folder / "results" / "mnist.md").read_text()
-    assert "**Here:** digits for mnist, 6 clients" in text
-    assert "**Here:** heart, 4 clients" in (folder / "results" / "heart.md").read_text()
+    assert "**This run:** digits for mnist, 6 clients" in text
+    assert "**This run:** heart, 4 clients" in (folder / "results" / "heart.md").read_text()
     assert "mnist: digits for mnist" in (folder / "results" / "curves.md").read_text()
     for name in list_studies():
-        assert "and no result" in (folder / "results" / f"{name}.md").read_text()
+        assert "not a result" in (folder / "results" / f"{name}.md").read_text()
     assert {row["data"] for row in lines(folder, "cifar10")} == {"synthetic for cifar10"}
 
 

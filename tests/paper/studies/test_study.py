@@ -205,10 +205,10 @@ def test_gains_are_taken_seed_by_seed():
     [
         (3.0, 1.0, 5, "wins"),
         (-3.0, 1.0, 5, "loses"),
-        (3.0, 1.6, 5, "not to be told apart"),
-        (4.2, 1.0, 3, "not to be told apart"),
+        (3.0, 1.6, 5, "no significant difference"),
+        (4.2, 1.0, 3, "no significant difference"),
         (4.4, 1.0, 3, "wins"),
-        (3.0, 0.0, 1, "not to be told apart"),
+        (3.0, 0.0, 1, "no significant difference"),
     ],
 )
 def test_a_win_holds_at_95_percent_for_so_many_seeds(points, error, seeds, verdict):

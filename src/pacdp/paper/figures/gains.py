@@ -1,4 +1,4 @@
-"""Gains in points with what is known of them: zero is the line that says nothing was gained."""
+"""Differences in accuracy with confidence intervals, relative to a line at zero."""
 
 from collections.abc import Mapping
 
@@ -13,7 +13,7 @@ Panels = Mapping[str, Mapping[str, Mapping[str, AccuracyGain]]]
 
 
 def draw_gains(panels: Panels) -> Figure:
-    """One panel below the other; in each a row for each thing, and a mark for each series."""
+    """Draw panels below each other, each with one row per item and one marker per series."""
     rows = [max(len(panel), 1) for panel in panels.values()]
     figure = Figure(figsize=(8.5, 1.2 + 0.5 * sum(rows) + 0.7 * len(rows)), layout="constrained")
     all_axes = figure.subplots(

@@ -1,4 +1,4 @@
-"""The headline as a picture: every run, the paper's number, the ceiling, the start and chance."""
+"""The figure of the headline: all runs, with the paper's number and other references."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ _MARKS: dict[str, dict[str, Any]] = {
 
 
 def draw_headline(bars: Sequence[Mapping[str, Any]]) -> Figure:
-    """One row for each setting and track, accuracy across."""
+    """Draw the accuracies of each setting and track as one row."""
     figure = Figure(figsize=(9, 1.6 + 0.42 * len(bars)), layout="constrained")
     axes = figure.add_subplot()
     tracks = list(dict.fromkeys(bar["track"] for bar in bars))

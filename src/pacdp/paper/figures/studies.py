@@ -1,4 +1,4 @@
-"""One figure for each figure of the paper: accuracy by budget and by round, with its numbers."""
+"""Figures of the studies: accuracy by round and by budget, and the curves."""
 
 from collections.abc import Mapping, Sequence
 
@@ -19,7 +19,7 @@ MAX_LINES = 6
 
 
 def group_arms(study: Study) -> list[list[str]]:
-    """Which arms are drawn together: thresholds, and rivals with the best-known of ours.
+    """Group the arms into panels: clipping thresholds, and baselines with the first of ours.
 
     >>> from pacdp.paper.studies.study import read_study
     >>> [len(panel) for panel in group_arms(read_study("heart", profile="smoke"))]
@@ -33,46 +33,46 @@ def group_arms(study: Study) -> list[list[str]]:
     return [ours + fixed, ours[:1] + others]
 
 
-def draw_comparison(found: StudyResult) -> Figure:
-    """For each panel: accuracy by round under both readings, and by budget where it was swept."""
-    drawn = group_arms(found.study)
+def draw_comparison(result: StudyResult) -> Figure:
+    """Draw the accuracy by round under both readings, and by budget if there is a sweep."""
+    drawn = group_arms(result.study)
     kinds: list[Reading | None] = [
-        reading for reading in READINGS if any(row.reading == reading for row in found.rows)
+        reading for reading in READINGS if any(row.reading == reading for row in result.rows)
     ]
-    if found.sweep:
+    if result.sweep:
         kinds.append(None)
     picture = Figure(figsize=(4.6 * len(kinds), 4.6 * len(drawn)), layout="constrained")
-    # One scale for all: the eye compares readings.
+    # A common scale makes readings comparable.
     grid = picture.subplots(len(drawn), len(kinds), squeeze=False, sharey=True)
-    styles = {arm: series_style(position) for position, arm in enumerate(found.study.arms)}
+    styles = {arm: series_style(position) for position, arm in enumerate(result.study.arms)}
     for line, arms in zip(grid, drawn, strict=True):
         for axes, kind in zip(line, kinds, strict=True):
             if kind is None:
-                _by_budget(axes, found, arms, styles)
+                _by_budget(axes, result, arms, styles)
             else:
-                _by_round(axes, found, arms, kind, styles)
-            axes.axhline(100 * found.chance, color="black", linestyle=":", label="chance")
+                _by_round(axes, result, arms, kind, styles)
+            axes.axhline(100 * result.chance, color="black", linestyle=":", label="chance")
             axes.grid(alpha=0.3)
         handles = {h.get_label(): h for axes in line for h in axes.get_legend_handles_labels()[0]}
         line[-1].legend(
             handles.values(), handles, loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False
         )
-    data = "" if found.profile != "smoke" else f" (smoke: {found.data})"
-    picture.suptitle(f"{found.study.title}{data}")
+    data = "" if result.profile != "smoke" else f" (smoke: {result.data})"
+    picture.suptitle(f"{result.study.title}{data}")
     return picture
 
 
 def _by_round(
-    axes: Axes, found: StudyResult, arms: Sequence[str], reading: Reading, styles: Styles
+    axes: Axes, result: StudyResult, arms: Sequence[str], reading: Reading, styles: Styles
 ) -> None:
     for arm in arms:
-        row = found.row(arm, reading)
+        row = result.row(arm, reading)
         if row is not None:
-            seen = [row.over_rounds(run) for run in row.runs]
-            values = 100 * np.array([list(one.values()) for one in seen])
-            _line(axes, styles[arm], label_arm(arm), list(seen[0]), values)
-        shown = reading == "as-published" and found.profile != "smoke"
-        reported = _reported(found, arm, row) if shown else {}
+            by_round = [row.over_rounds(run) for run in row.runs]
+            values = 100 * np.array([list(scores.values()) for scores in by_round])
+            _line(axes, styles[arm], label_arm(arm), list(by_round[0]), values)
+        shown = reading == "as-published" and result.profile != "smoke"
+        reported = _reported(result, arm, row) if shown else {}
         if reported:
             axes.plot(
                 *(list(reported), [100 * value for value in reported.values()], "*"),
@@ -82,25 +82,25 @@ def _by_round(
             )
     axes.set_xlabel("round")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    spread = " (mean ± s.d.)" if found.study.seeds > 1 else ""
+    spread = " (mean ± s.d.)" if result.study.seeds > 1 else ""
     axes.set_ylabel(f"test accuracy in %{spread}")
     axes.set_title(reading, fontsize="medium")
 
 
-def _reported(found: StudyResult, arm: str, row: ArmResult | None) -> Mapping[int, float]:
-    """The paper's numbers by round; that of the end stands at our last round."""
-    paper = found.study.paper
+def _reported(result: StudyResult, arm: str, row: ArmResult | None) -> Mapping[int, float]:
+    """Return the paper's numbers by round; its final number is placed at our last round."""
+    paper = result.study.paper
     if arm in paper.rounds or arm not in paper.final or row is None:
         return paper.rounds.get(arm, {})
     return {row.runs[0].plan.rounds: paper.final[arm]}
 
 
-def _by_budget(axes: Axes, found: StudyResult, arms: Sequence[str], styles: Styles) -> None:
+def _by_budget(axes: Axes, result: StudyResult, arms: Sequence[str], styles: Styles) -> None:
     for arm in arms:
-        rows = [row for row in found.sweep if row.arm == arm]
+        rows = [row for row in result.sweep if row.arm == arm]
         values = 100 * np.array([row.accuracies for row in rows]).T
         _line(axes, styles[arm], label_arm(arm), [row.epsilon or 0.0 for row in rows], values)
-    first = found.rows[0].runs[0].plan.privacy
+    first = result.rows[0].runs[0].plan.privacy
     axes.set_xscale("log")
     axes.set_xlabel(f"ε of the whole run (δ = {first.delta:g}, {first.adjacency})")
     axes.set_title("certified, by budget", fontsize="medium")
@@ -109,7 +109,7 @@ def _by_budget(axes: Axes, found: StudyResult, arms: Sequence[str], styles: Styl
 def _line(
     axes: Axes, style: SeriesStyle, name: str, places: Sequence[float], values: np.ndarray
 ) -> None:
-    """Mean and band over seeds; values are (seeds, places)."""
+    """Draw mean and standard deviation over seeds; ``values`` has the shape (seeds, places)."""
     mean, colour = values.mean(0), style.colour
     axes.plot(
         *(places, mean),
@@ -117,7 +117,7 @@ def _line(
         linestyle=style.dash,
         marker=style.marker,
         markersize=3.5,
-        # A few tell lines apart; more make files large.
+        # A few markers distinguish the lines; more would make large files.
         markevery=max(1, len(places) // 8),
         label=name,
     )
@@ -127,7 +127,7 @@ def _line(
 
 
 def draw_curves(curves: Mapping[str, Curve], *, data: Mapping[str, str]) -> Figure:
-    """C* of each budget and F through them, beside the paper's F where it gives one."""
+    """Draw C* of each budget and the fitted F, with the paper's F if it gives one."""
     picture = Figure(figsize=(4.4 * len(curves), 4.2), layout="constrained")
     grid = picture.subplots(1, len(curves), squeeze=False)[0]
     for axes, (name, curve) in zip(grid, curves.items(), strict=True):
@@ -140,12 +140,14 @@ def draw_curves(curves: Mapping[str, Curve], *, data: Mapping[str, str]) -> Figu
             *(evidence.budgets, middle, abs(ends - middle)),
             fmt="o",
             capsize=3,
-            label="C*, and as good",
+            label="C*, with bounds that are as good",
         )
         axes.plot(fine, [curve(value) for value in fine], label=f"F, {curve.family}")
         if name in PUBLISHED_CURVES:
             known = np.polyval(PUBLISHED_CURVES[name][0], fine)
-            axes.plot(fine[known > 0], known[known > 0], "--", label="the paper's F, where above 0")
+            axes.plot(
+                fine[known > 0], known[known > 0], "--", label="the paper's F, where positive"
+            )
         plan = evidence.plan
         axes.set(xscale="log", yscale="log", title=data[name], ylabel="clipping bound C")
         axes.set_xlabel(f"ε (δ = {plan['delta']:g}, {plan['adjacency']})")

@@ -1,9 +1,9 @@
-"""What each part of a tuned plan adds: alone, and last.
+"""The ablation study: what each component of a tuned configuration contributes.
 
-*Alone*: the part is put into a plan that has none of them. *Last*: it is taken out of the plan that
-has all. Each time the distance, and with it the learning rate, is searched again on public data, so
-that no part is blamed for a step size; and the last once more at the distance of the plan. F is
-everywhere the one that was fitted under the plan that has all.
+*Alone*: the component is added to a configuration that has none of them. *Last*: it is removed from
+the configuration that has all. Each time the distance, and thereby the learning rate, is searched
+again on public data, so that no component is blamed for a wrong step size; the removal is also run
+with the original distance. F is always the curve fitted under the complete configuration.
 """
 
 from collections.abc import Mapping
@@ -15,9 +15,9 @@ from pacdp.formatting import format_terms
 from pacdp.paper.figures.gains import draw_gains
 from pacdp.paper.studies import table
 from pacdp.paper.studies.artifact_store import ArtifactStore
-from pacdp.paper.studies.headline import FIRST, expand_runs
+from pacdp.paper.studies.headline import FIRST_SEED, expand_runs
 from pacdp.paper.studies.jobs import Job
-from pacdp.paper.studies.section import Observer, Section, WorkItem
+from pacdp.paper.studies.section import Section, StepCounter, WorkItem
 from pacdp.paper.studies.study import Study, StudyEntry, load_study_experiment
 from pacdp.paper.studies.summary import AccuracyGain, ArmResult
 from pacdp.tuning.search_space import point_to_changes
@@ -27,11 +27,14 @@ Point = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Component:
-    """A part of a plan: the setting it is, what it is without, and what with if not the plan's."""
+    """A setting of the search, its value without the component, and its value with it.
+
+    ``present`` is None if that value is the one that the search has chosen.
+    """
 
     setting: str
-    without: Any
-    with_it: Any = None
+    absent: Any
+    present: Any = None
 
 
 COMPONENTS = {
@@ -49,166 +52,153 @@ COMPONENTS = {
 
 
 def split_ablation(study: Study) -> list[WorkItem]:
-    """Each entry is one."""
+    """List one item per entry."""
     return [
-        WorkItem(f"{study.name}: {entry.setting}", 2 + 2 * len(COMPONENTS), partial(_added, entry))
+        WorkItem(f"{study.name}: {entry.setting}", 2 + 2 * len(COMPONENTS), partial(_run, entry))
         for entry in study.entries
     ]
 
 
 @dataclass(frozen=True)
 class Contribution:
-    """What a part adds, in points."""
+    """What a component contributes, in percentage points."""
 
     alone: AccuracyGain
     last: AccuracyGain
     same: AccuracyGain
-    """Last, at the distance of the plan."""
+    """Last, with the original distance."""
 
 
-class _Entry:
-    """The runs of one entry, by the point they were planned at."""
+class _Runner:
+    """Runs one entry at any point of the search space."""
 
     def __init__(self, entry: StudyEntry, store: ArtifactStore) -> None:
-        # What differs between representations is not asked here: one is enough.
+        # Differences between features are no part of this study: one pretraining is enough.
         self._entry = entry.model_copy(update={"pretrainings": 1})
-        self._shelf = store
+        self._store = store
         self._base = load_study_experiment(entry.experiment, entry.changes, profile=store.profile)
-        self.plan = store.plan(self._base, "pac-dp", seeds=entry.search, sweeps=entry.sweeps)
+        self.tuned = store.configuration(
+            self._base, "pac-dp", seeds=entry.search, sweeps=entry.sweeps
+        )
 
     @property
-    def most(self) -> int:
-        """As many directions as there are."""
-        tried = next(step["tried"] for step in self.plan.why if step["setting"] == "dimension")
-        return max(one["value"] for one in tried)
+    def dimensions(self) -> int:
+        """The number of all directions."""
+        steps = (step for step in self.tuned.why if step["setting"] == "dimension")
+        return max(trial["value"] for trial in next(steps)["tried"])
 
-    def row(self, point: Point, *, again: bool = True) -> ArmResult:
-        """The runs at a point; ``again`` searches its distance anew."""
+    def run(self, point: Point, *, search: bool = True) -> ArmResult:
+        """Run the entry at a point; ``search`` chooses the distance again."""
         start = {name: value for name, value in point.items() if name != "F"}
-        tuned = self.plan
-        if again or start != self.plan.chosen:
-            tuned = self._shelf.plan(
+        tuned = self.tuned
+        if search or start != self.tuned.chosen:
+            tuned = self._store.configuration(
                 self._base,
                 "pac-dp",
-                # Distances lie a factor of two apart: few seeds tell them.
+                # Distances are a factor of two apart, so few seeds suffice.
                 seeds=max(1, self._entry.search // 2),
                 sweeps=1,
                 start=start,
-                only=("distance",) if again else (),
+                only=("distance",) if search else (),
             )
-        made = point_to_changes("pac-dp", tuned.chosen)
+        changes = point_to_changes("pac-dp", tuned.chosen)
         if point["F"]:
-            made["methods"]["pac-dp"]["curve"] = self.plan.changes["methods"]["pac-dp"]["curve"]
-        tuned = tuned.model_copy(update={"changes": made})
-        runs = [
-            self._shelf.result(
-                Job(
-                    experiment,
-                    experiment.build_method("pac-dp", {"allow_plan_mismatch": True}),
-                    seed,
-                )
-            )
-            for experiment, seed in expand_runs(
-                self._entry, tuned, self._shelf.profile, first=FIRST, skew=None
-            )
-        ]
+            curve = self.tuned.changes["methods"]["pac-dp"]["curve"]
+            changes["methods"]["pac-dp"]["curve"] = curve
+        tuned = tuned.model_copy(update={"changes": changes})
+        runs = []
+        for experiment, seed in expand_runs(
+            self._entry, tuned, self._store.profile, first=FIRST_SEED, skew=None
+        ):
+            method = experiment.build_method("pac-dp", {"allow_plan_mismatch": True})
+            runs.append(self._store.result(Job(experiment, method, seed)))
         return ArmResult("pac-dp", "certified", runs)
 
 
-def build_ablation(study: Study, store: ArtifactStore, observe: Observer) -> Section:
-    """Put each part in alone and take it out last, and tell what that does."""
-    texts, lines, panels = [], [], {}
+def build_ablation(study: Study, store: ArtifactStore, counter: StepCounter) -> Section:
+    """Add each component alone and remove it last, and describe the differences."""
+    texts, rows, panels = [], [], {}
     for entry in study.entries:
-        found, whole, none = _added(entry, store, observe)
-        texts.append(_text(entry, found, whole, none))
-        lines += [_line(study, entry, name, added) for name, added in found.items()]
+        contributions, complete, bare = _run(entry, store, counter)
+        texts.append(_format_text(entry, contributions, complete, bare))
+        for name, contribution in contributions.items():
+            row = {"study": study.name, "setting": entry.setting, "track": entry.track}
+            rows.append({**row, "part": name, **_list_values(contribution)})
         panels[f"{entry.setting}, {entry.track}"] = {
-            name: {"alone": added.alone, "last": added.last, "last, distance as it was": added.same}
-            for name, added in found.items()
+            name: dict(zip(_GAINS, vars(contribution).values(), strict=True))
+            for name, contribution in contributions.items()
         }
-    figure = draw_gains(panels)
-    return Section(study, "\n\n".join(texts), table.format_csv(lines), figure)
+    return Section(study, "\n\n".join(texts), table.format_csv(rows), draw_gains(panels))
 
 
-def _added(
-    entry: StudyEntry, store: ArtifactStore, observe: Observer
+def _run(
+    entry: StudyEntry, store: ArtifactStore, counter: StepCounter
 ) -> tuple[dict[str, Contribution], ArmResult, ArmResult]:
-    """What each part adds, and the rows of the plan with all of them and with none."""
-    runs = _Entry(entry, store)
-    chosen: dict[str, Any] = {**runs.plan.chosen, "F": True}
-    pieces = {
-        name: replace(piece, without=runs.most) if piece.setting == "dimension" else piece
-        for name, piece in COMPONENTS.items()
-        if piece.setting in chosen
+    """Return the contributions, and the results with all components and with none."""
+    runner = _Runner(entry, store)
+    chosen: dict[str, Any] = {**runner.tuned.chosen, "F": True}
+    components = {
+        name: replace(component, absent=runner.dimensions)
+        if component.setting == "dimension"
+        else component
+        for name, component in COMPONENTS.items()
+        if component.setting in chosen
     }
-    bare = {**chosen, **{piece.setting: piece.without for piece in pieces.values()}}
-    observe(f"{entry.setting}: all and none", 0)
-    whole, none = runs.row(chosen, again=False), runs.row(bare)
-    observe(f"{entry.setting}: all and none", 2)
-    found: dict[str, Contribution] = {}
+    absent = {component.setting: component.absent for component in components.values()}
+    with counter.step(f"{entry.setting}: all and none", 2):
+        complete, bare = runner.run(chosen, search=False), runner.run({**chosen, **absent})
+    contributions: dict[str, Contribution] = {}
     for name in COMPONENTS:
-        words = f"{entry.setting}: {name}"
-        observe(words, 0)
-        if name in pieces:
-            added = _one(runs, chosen, bare, pieces[name], whole, none)
-            found |= {} if added is None else {name: added}
-        observe(words, 2)
-    return found, whole, none
+        with counter.step(f"{entry.setting}: {name}", 2):
+            if name not in components:
+                continue
+            setting, present = components[name].setting, components[name].present
+            value = chosen[setting] if present is None else present
+            if value == absent[setting]:
+                continue
+            alone = runner.run({**chosen, **absent, setting: value})
+            unchanged = value == chosen[setting]
+            with_it = complete if unchanged else runner.run({**chosen, setting: value})
+            without = {**chosen, setting: absent[setting]}
+            contributions[name] = Contribution(
+                alone=alone.gain_over(bare),
+                last=with_it.gain_over(runner.run(without)),
+                same=with_it.gain_over(runner.run(without, search=False)),
+            )
+    return contributions, complete, bare
 
 
-def _one(
-    runs: _Entry, chosen: Point, bare: Point, piece: Component, whole: ArmResult, none: ArmResult
-) -> Contribution | None:
-    value = chosen[piece.setting] if piece.with_it is None else piece.with_it
-    if value == piece.without:
-        return None
-    with_it = (
-        whole if value == chosen[piece.setting] else runs.row({**chosen, piece.setting: value})
-    )
-    without = {**chosen, piece.setting: piece.without}
-    alone = runs.row({**bare, piece.setting: value})
-    return Contribution(
-        alone=_gain(alone, none),
-        last=_gain(with_it, runs.row(without)),
-        same=_gain(with_it, runs.row(without, again=False)),
-    )
+_GAINS = ("alone", "last", "last, original distance")
 
 
-def _gain(ours: ArmResult, theirs: ArmResult) -> AccuracyGain:
-    return AccuracyGain.of(theirs.arm, ours.accuracies, theirs.accuracies)
-
-
-def _text(
-    entry: StudyEntry, found: Mapping[str, Contribution], whole: ArmResult, none: ArmResult
+def _format_text(
+    entry: StudyEntry,
+    contributions: Mapping[str, Contribution],
+    complete: ArmResult,
+    bare: ArmResult,
 ) -> str:
-    privacy = whole.runs[0].plan.privacy
-    said = (
-        f"**{entry.setting}, {entry.track}.** With all parts "
-        f"{table.format_percent(whole.accuracy)} %, with none "
-        f"{table.format_percent(none.accuracy)} %; ε at "
-        f"{format_terms(privacy.delta, privacy.adjacency)}. Points ± standard error, seed by seed."
+    privacy = complete.runs[0].plan.privacy
+    caption = (
+        f"**{entry.setting}, {entry.track}.** With all components "
+        f"{table.format_percent(complete.accuracy)} %, with none "
+        f"{table.format_percent(bare.accuracy)} %; ε at "
+        f"{format_terms(privacy.delta, privacy.adjacency)}. Points ± standard error, paired by "
+        "seed."
     )
-    headings = ["part", "alone", "last", "last, distance as it was"]
     rows = [
-        [name, *(_points(gain) for gain in (added.alone, added.last, added.same))]
-        for name, added in found.items()
+        [name, *map(_format_gain, vars(contribution).values())]
+        for name, contribution in contributions.items()
     ]
-    return f"{said}\n\n{table.format_markdown(headings, rows)}"
+    return f"{caption}\n\n{table.format_markdown(['component', *_GAINS], rows)}"
 
 
-def _points(gain: AccuracyGain) -> str:
-    told = "" if gain.verdict == "wins" else f", {gain.verdict}"
-    return f"{gain.points:+.1f} ± {gain.standard_error:.1f}{told}"
+def _format_gain(gain: AccuracyGain) -> str:
+    return str(gain) if gain.verdict == "wins" else f"{gain}, {gain.verdict}"
 
 
-def _line(study: Study, entry: StudyEntry, name: str, added: Contribution) -> dict[str, Any]:
-    line: dict[str, Any] = {
-        "study": study.name,
-        "setting": entry.setting,
-        "track": entry.track,
-        "part": name,
-    }
-    for kind, gain in vars(added).items():
-        line[f"{kind}_points"] = gain.points
-        line[f"{kind}_standard_error"] = gain.standard_error
-    return line
+def _list_values(contribution: Contribution) -> dict[str, float]:
+    values = {}
+    for kind, gain in vars(contribution).items():
+        values[f"{kind}_points"] = gain.points
+        values[f"{kind}_standard_error"] = gain.standard_error
+    return values

@@ -1,4 +1,4 @@
-"""The curve of each experiment, beside the paper's where it gives one."""
+"""The study of curves: F of each experiment beside the paper's, if it gives one."""
 
 from functools import partial
 
@@ -9,35 +9,33 @@ from pacdp.formatting import MISSING, format_terms
 from pacdp.paper.figures.studies import draw_curves
 from pacdp.paper.studies import table
 from pacdp.paper.studies.artifact_store import ArtifactStore
-from pacdp.paper.studies.section import Observer, Section, WorkItem, describe_experiment
+from pacdp.paper.studies.section import Section, StepCounter, WorkItem, describe_experiment
 from pacdp.paper.studies.study import Study
 
-_WORDS = """ε at {terms}. Budgets x bounds x seeds of the grid; regret: the most that F loses \
+_CAPTION = """ε at {terms}. The grid is budgets x bounds x seeds; regret is the largest loss of F \
 against the best bound of the grid at any budget, on fresh seeds."""
 
 
 def split_curves(study: Study) -> list[WorkItem]:
-    """Each curve is one."""
-    return [WorkItem(f"curve of {name}", 1, partial(_fitted, name)) for name in study.experiments]
+    """List one item per curve."""
+    return [WorkItem(f"curve of {name}", 1, partial(_fit, name)) for name in study.experiments]
 
 
-def build_curves(study: Study, store: ArtifactStore, observe: Observer) -> Section:
-    """Fit what is missing, and tell what was found."""
-    found = {name: _fitted(name, store, observe) for name in study.experiments}
-    data = {name: describe_experiment(name, profile=store.profile) for name in found}
-    lines = [{"experiment": data[name], **_line(name, curve)} for name, curve in found.items()]
-    plan = next(iter(found.values())).evidence.plan
-    said = _WORDS.format(terms=format_terms(plan["delta"], plan["adjacency"]))
+def build_curves(study: Study, store: ArtifactStore, counter: StepCounter) -> Section:
+    """Fit the missing curves, and describe all."""
+    fitted = {name: _fit(name, store, counter) for name in study.experiments}
+    data = {name: describe_experiment(name, profile=store.profile) for name in fitted}
+    lines = [{"experiment": data[name], **_line(name, curve)} for name, curve in fitted.items()]
+    plan = next(iter(fitted.values())).evidence.plan
+    caption = _CAPTION.format(terms=format_terms(plan["delta"], plan["adjacency"]))
     shown = table.format_markdown(list(lines[0]), [list(line.values()) for line in lines], words=2)
-    figure = draw_curves(found, data=data)
-    return Section(study, f"{said}\n\n{shown}", table.format_csv(lines), figure)
+    figure = draw_curves(fitted, data=data)
+    return Section(study, f"{caption}\n\n{shown}", table.format_csv(lines), figure)
 
 
-def _fitted(name: str, store: ArtifactStore, observe: Observer) -> Curve:
-    observe(f"curve of {name}", 0)
-    made = store.curve(read_experiment(name, profile=store.profile))
-    observe(f"curve of {name}", 1)
-    return made
+def _fit(name: str, store: ArtifactStore, counter: StepCounter) -> Curve:
+    with counter.step(f"curve of {name}"):
+        return store.curve(read_experiment(name, profile=store.profile))
 
 
 def _line(name: str, curve: Curve) -> dict[str, str]:
@@ -52,7 +50,7 @@ def _line(name: str, curve: Curve) -> dict[str, str]:
     return {
         "proxy": evidence.proxy.name,
         "grid": " x ".join(map(str, grid)),
-        "least C*": f"{min(bounds):.3g}",
+        "smallest C*": f"{min(bounds):.3g}",
         "largest C*": f"{max(bounds):.3g}",
         "F": curve.family if curve.family == "piecewise" else f"{curve.family} [{shown}]",
         "R²": f"{evidence.families[curve.family].r_squared:.3f}",

@@ -1,4 +1,4 @@
-"""The demonstration: four hospitals, four budgets, one model, and no way to overspend."""
+"""The demonstration: four hospitals with different budgets train one model."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +10,6 @@ from matplotlib.figure import Figure
 from pacdp.curve import Curve
 from pacdp.errors import BudgetExceededError
 from pacdp.experiments import Experiment, PreparedRun, prepare_run, read_experiment
-from pacdp.experiments.execute import simulate_run
 from pacdp.experiments.offline import make_proxy_task
 from pacdp.federation import Broadcast, Client, Plan, Result
 from pacdp.offline import fit_curve
@@ -20,46 +19,41 @@ from pacdp.reporting import Comparison, render_page
 from pacdp.reporting.comparison import describe_terms
 from pacdp.storage import write_atomically
 
-# The paper's budget levels for Heart Disease; who holds which is an example.
+# The paper's budget levels for Heart Disease; their assignment to hospitals is an example.
 EPSILONS = (0.5, 0.05, 0.01, 0.01)
 SEEDS = 10
 METHODS = {
-    "pac-dp": "PAC-DP: each its own budget, C = F(ε)·λ(t)",
-    "fixed": "each its own budget, one C for all",
+    "pac-dp": "PAC-DP: individual budgets, C = F(ε)·λ(t)",
+    "fixed": "individual budgets, one C for all",
     "dp-fedavg": "the smallest budget for all, one C",
-    "nbafl": "noise once, on a clipped update",
-    "rpdp-fl": "one noise, budgets by sampling records",
-    "cgm-median": "C follows the median, and pays for it",
-    "aqc": "one C for all follows a quantile, and pays",
+    "nbafl": "noise added once, to a clipped update",
+    "rpdp-fl": "one noise level, budgets by sampling records",
+    "cgm-median": "C follows the median norm, paid from the budget",
+    "aqc": "one C follows a quantile, paid from the budget",
     "fedavg": "no privacy",
 }
-# More lines would hide one another; the report has them all.
+# More lines would overlap; the report shows all methods.
 DRAWN = ("pac-dp", "fixed", "dp-fedavg", "fedavg")
 
 
 def load_demo_experiment() -> Experiment:
-    """The shipped experiment, with the demonstration's budgets."""
+    """Read the experiment with the budgets of the demonstration."""
     return read_experiment("heart-personalised", changes=[f"privacy.epsilon={list(EPSILONS)}"])
 
 
-def fit_demo_curve(made: Experiment, progress: Progress = ignore_progress) -> Curve:
-    """F, from hundreds of trainings on records that are nobody's."""
-    return fit_curve(make_proxy_task(made), made.offline, progress=progress)
+def fit_demo_curve(experiment: Experiment, progress: Progress = ignore_progress) -> Curve:
+    """Fit F by hundreds of trainings on synthetic records."""
+    return fit_curve(make_proxy_task(experiment), experiment.offline, progress=progress)
 
 
-def prepare_method(made: Experiment, curve: Curve, method: str, seed: int) -> PreparedRun:
-    """One method, ready to run."""
-    given = {"curve": curve} if method == "pac-dp" else {}
-    return prepare_run(made, method=made.build_method(method, given), seed=seed)
-
-
-def train(ready: PreparedRun, ledgers: Sequence[SQLiteLedger] | None = None) -> Result:
-    """Run one method, drawing on ledgers if there are any."""
-    return simulate_run(ready, ledgers=ledgers)
+def prepare_method(experiment: Experiment, curve: Curve, method: str, seed: int) -> PreparedRun:
+    """Prepare a run of one method."""
+    settings = {"curve": curve} if method == "pac-dp" else {}
+    return prepare_run(experiment, method=experiment.build_method(method, settings), seed=seed)
 
 
 def open_ledgers(folder: Path, plan: Plan) -> list[SQLiteLedger]:
-    """A new ledger for each hospital, each with its own budget."""
+    """Create a ledger for each hospital, with its budget."""
     ledgers = []
     for number, client in enumerate(plan.clients):
         budget = plan.budget(number)
@@ -69,19 +63,21 @@ def open_ledgers(folder: Path, plan: Plan) -> list[SQLiteLedger]:
     return ledgers
 
 
-def request_extra_round(ready: PreparedRun, result: Result, ledgers: Sequence[SQLiteLedger]) -> str:
-    """What a hospital answers when it is asked for one round more than planned."""
-    records = ready.partition.client_records(ready.dataset)[0]
-    client = Client(0, ready.plan, records, ledger=ledgers[0])
+def request_extra_round(
+    prepared: PreparedRun, result: Result, ledgers: Sequence[SQLiteLedger]
+) -> str:
+    """Ask a hospital for one round more than planned, and return its refusal."""
+    records = prepared.partition.client_records(prepared.dataset)[0]
+    client = Client(0, prepared.plan, records, ledger=ledgers[0])
     try:
         client.answer(Broadcast(0, result.model))
     except BudgetExceededError as error:
         return str(error)
-    raise AssertionError("a client answered more often than its plan and its budget allow")
+    raise AssertionError("a client has answered more often than its plan and its budget allow")
 
 
 def write_demo_report(path: Path, comparison: Comparison, curve: Curve, description: str) -> None:
-    """The page of the demonstration."""
+    """Write the report of the demonstration."""
     html = render_page(
         "Four hospitals, four budgets",
         comparison,
@@ -89,16 +85,16 @@ def write_demo_report(path: Path, comparison: Comparison, curve: Curve, descript
         curve=curve,
         commands=["pacdp demo"],
         notes=[
-            "The largest hospital holds the largest budget here, and the server weighs clients by "
-            "inverse noise for every method; both decide much. Over all assignments: pacdp compare "
-            "heart-personalised."
+            "The largest hospital has the largest budget in this example, and the server weights "
+            "clients by inverse noise for every method. Both have a large effect. For an average "
+            "over all assignments of budgets, run: pacdp compare heart-personalised."
         ],
     )
     write_atomically(path, html)
 
 
 def draw_figure(comparison: Comparison) -> Figure:
-    """Draw the accuracy by round beside the budgets, which are spent and never exceeded."""
+    """Draw the accuracy by round, and the budgets as they are spent."""
     figure = Figure(figsize=(11, 4.8), layout="constrained")
     left, right = figure.subplots(1, 2)
     _draw_accuracy(left, comparison)
@@ -124,7 +120,7 @@ def _draw_accuracy(axes: Axes, comparison: Comparison) -> None:
             rounds, mean - deviation, mean + deviation, alpha=0.12, color=style.colour, lw=0
         )
     assert comparison.baseline is not None
-    axes.axhline(100 * comparison.baseline, color="black", linestyle=":", label="chance")
+    axes.axhline(100 * comparison.baseline, color="black", linestyle=":", label="majority class")
     axes.set_xlabel("round")
     axes.set_ylabel("test accuracy in % (mean ± s.d.)")
     budgets = ", ".join(f"{epsilon:g}" for epsilon in EPSILONS)
@@ -135,7 +131,7 @@ def _draw_accuracy(axes: Axes, comparison: Comparison) -> None:
 
 def _draw_budgets(axes: Axes, plan: Plan) -> None:
     rounds = range(1, plan.rounds + 1)
-    # Hospitals with one budget spend alike: one line stands for them all.
+    # Hospitals with the same budget spend it in the same way, and share a line.
     for epsilon in sorted({client.epsilon for client in plan.clients}, reverse=True):
         group = [n for n, client in enumerate(plan.clients) if client.epsilon == epsilon]
         spent = [_epsilon(plan.planned_guarantee(group[0], number)) for number in rounds]
@@ -145,7 +141,7 @@ def _draw_budgets(axes: Axes, plan: Plan) -> None:
     axes.set_yscale("log")
     axes.set_xlabel("round")
     axes.set_ylabel(f"certified ε so far ({describe_terms(plan)})")
-    axes.set_title("Each spends its own budget, and not more")
+    axes.set_title("No hospital exceeds its own budget")
     axes.grid(alpha=0.3)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), fontsize="small", ncols=2)
 

@@ -1,8 +1,8 @@
-"""The headline: what a plan that was chosen on public data reaches under certified budgets.
+"""The headline study: what configurations that were tuned on public data reach.
 
 Each line is one setting of the paper on one of two tracks that are never mixed. The search sees
-public data alone; then the plan is frozen, and run on seeds, partitions and splits that nobody has
-looked at, and on as many fresh ones again.
+only public data. Its configuration is then frozen and run with unused seeds, partitions and splits,
+and once more with as many fresh ones.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ from pacdp.paper.figures.headline import draw_headline
 from pacdp.paper.studies import table
 from pacdp.paper.studies.artifact_store import ArtifactStore
 from pacdp.paper.studies.jobs import Job
-from pacdp.paper.studies.section import Observer, Section, WorkItem
+from pacdp.paper.studies.section import Section, StepCounter, WorkItem
 from pacdp.paper.studies.study import Study, StudyEntry, load_study_experiment
 from pacdp.paper.studies.summary import ArmResult
 from pacdp.privacy import Adjacency, Release, account
@@ -25,80 +25,92 @@ from pacdp.stats import SampleStats
 from pacdp.tuning import TunedConfiguration, apply_configuration
 from pacdp.tuning.search_space import format_point
 
-# Seeds of the runs, far from those of the search, and of the fresh ones.
-FIRST, _FRESH = 100, 3000
+# First seeds of the runs and of the fresh runs, far from those of the search.
+FIRST_SEED, _FRESH_SEED = 100, 3000
 ARMS = ("pac-dp", "fixed", "fedavg")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class HeadlineResult:
-    """What was found for one entry."""
+    """The results for one entry."""
 
     entry: StudyEntry
-    plans: dict[str, TunedConfiguration]
-    rows: dict[str, ArmResult]
-    """Runs by arm: ``pac-dp``, ``fixed``, ``fedavg``; and PAC-DP's ``fresh`` and ``skewed``."""
+    configurations: dict[str, TunedConfiguration]
+    arms: dict[str, ArmResult]
+    """Runs of ``pac-dp``, ``fixed`` and ``fedavg``, and PAC-DP's ``fresh`` and ``skewed`` runs."""
 
     @property
-    def reached(self) -> bool:
-        """Whether the mean is as high as was asked for."""
-        return self.rows["pac-dp"].accuracy.mean >= self.entry.reach
+    def main(self) -> ArmResult:
+        """The runs of PAC-DP."""
+        return self.arms["pac-dp"]
 
 
 def split_headline(study: Study) -> list[WorkItem]:
-    """Each line is one."""
+    """List one item per line."""
     return [
-        WorkItem(f"{entry.setting}, {entry.track}", len(ARMS) + 2, partial(_line, entry))
+        WorkItem(f"{entry.setting}, {entry.track}", len(ARMS) + 2, partial(_run_entry, entry))
         for entry in study.entries
     ]
 
 
-def build_headline(study: Study, store: ArtifactStore, observe: Observer) -> Section:
-    """Choose each plan on public data, run it, and tell what was found."""
-    found = [_line(entry, store, observe) for entry in study.entries]
-    rows = [line for one in found for line in _csv(study, one, store.profile)]
-    return Section(study, _text(found), table.format_csv(rows), draw_headline(_bars(found)))
+def build_headline(study: Study, store: ArtifactStore, counter: StepCounter) -> Section:
+    """Tune each configuration on public data, run it, and describe the results."""
+    results = [_run_entry(entry, store, counter) for entry in study.entries]
+    rows = [row for result in results for row in _list_csv_rows(study, result, store.profile)]
+    bars = [
+        {
+            "label": result.entry.setting,
+            "track": result.entry.track,
+            "reached": result.main.accuracies,
+            "paper": result.entry.paper,
+            "ceiling": result.arms["fedavg"].accuracy.mean,
+            "before": result.main.before,
+            "chance": result.main.runs[0].chance,
+        }
+        for result in results
+    ]
+    return Section(study, _format_text(results), table.format_csv(rows), draw_headline(bars))
 
 
-def _line(entry: StudyEntry, store: ArtifactStore, observe: Observer) -> HeadlineResult:
-    plans, rows = {}, {}
+def _run_entry(entry: StudyEntry, store: ArtifactStore, counter: StepCounter) -> HeadlineResult:
+    configurations, arms = {}, {}
+    name = f"{entry.setting}, {entry.track}"
+    base = load_study_experiment(entry.experiment, entry.changes, profile=store.profile)
     for arm in ARMS:
-        words = f"{entry.setting}, {entry.track}: {arm}"
-        observe(words, 0)
-        base = load_study_experiment(entry.experiment, entry.changes, profile=store.profile)
-        # Without noise one seed tells as much as many.
-        seeds = entry.search if arm != "fedavg" else 1
-        plans[arm] = store.plan(base, arm, seeds=seeds, sweeps=entry.sweeps)
-        rows[arm] = _row(entry, plans[arm], store, first=FIRST)
-        observe(words, 1)
-    for name, first, skew in (("fresh", _FRESH, None), ("skewed", FIRST, entry.skew)):
-        observe(f"{entry.setting}, {entry.track}: {name}", 0)
-        if name == "fresh" or skew is not None:
-            rows[name] = _row(entry, plans["pac-dp"], store, first=first, skew=skew)
-        observe(f"{entry.setting}, {entry.track}: {name}", 1)
-    return HeadlineResult(entry=entry, plans=plans, rows=rows)
+        with counter.step(f"{name}: {arm}"):
+            # Without noise seeds hardly differ.
+            seeds = entry.search if arm != "fedavg" else 1
+            tuned = store.configuration(base, arm, seeds=seeds, sweeps=entry.sweeps)
+            configurations[arm] = tuned
+            arms[arm] = _run_arm(entry, tuned, store, first=FIRST_SEED)
+    tuned = configurations["pac-dp"]
+    with counter.step(f"{name}: fresh"):
+        arms["fresh"] = _run_arm(entry, tuned, store, first=_FRESH_SEED)
+    with counter.step(f"{name}: skewed"):
+        if entry.skew is not None:
+            arms["skewed"] = _run_arm(entry, tuned, store, first=FIRST_SEED, skew=entry.skew)
+    return HeadlineResult(entry=entry, configurations=configurations, arms=arms)
 
 
-def _row(
+def _run_arm(
     entry: StudyEntry,
-    plan: TunedConfiguration,
+    tuned: TunedConfiguration,
     store: ArtifactStore,
     *,
     first: int,
     skew: float | None = None,
 ) -> ArmResult:
-    """Every run of one arm of an entry."""
     runs = [
-        store.result(Job(experiment, experiment.build_method(plan.method), seed))
-        for experiment, seed in expand_runs(entry, plan, store.profile, first=first, skew=skew)
+        store.result(Job(experiment, experiment.build_method(tuned.method), seed))
+        for experiment, seed in expand_runs(entry, tuned, store.profile, first=first, skew=skew)
     ]
-    return ArmResult(plan.method, "certified", runs)
+    return ArmResult(tuned.method, "certified", runs)
 
 
 def expand_runs(
-    entry: StudyEntry, plan: TunedConfiguration, profile: str, *, first: int, skew: float | None
+    entry: StudyEntry, tuned: TunedConfiguration, profile: str, *, first: int, skew: float | None
 ) -> Iterator[tuple[Experiment, int]]:
-    """Experiments and seeds: representations outside, so that each is made once."""
+    """Yield the experiment and the seed of every run, grouped by features."""
     for pretraining in range(entry.pretrainings):
         for seed in range(first, first + entry.seeds):
             changes = entry.changes
@@ -107,54 +119,54 @@ def expand_runs(
             if "representation" in changes and entry.pretrainings > 1:
                 changes = merge_settings(changes, {"representation": {"seed": pretraining}})
             base = load_study_experiment(entry.experiment, changes, profile=profile)
-            made = apply_configuration(base, plan)
+            experiment = apply_configuration(base, tuned)
             if skew is not None:
-                data = made.data.model_copy(
-                    update={"partition": "dirichlet", "settings": {"alpha": skew}}
-                )
-                made = made.model_copy(update={"data": data})
-            yield made, seed
+                partition = {"partition": "dirichlet", "settings": {"alpha": skew}}
+                data = experiment.data.model_copy(update=partition)
+                experiment = experiment.model_copy(update={"data": data})
+            yield experiment, seed
 
 
-_WORDS = """ε at {terms}, certified for every client by its ledger; beside it what the same noise \
-certifies under replace-one. Two tracks, never mixed: *public*, where public records train what \
-the model sees, with the accuracy before any private record was read; *private-only*, where what \
-the model sees owes nothing to public records. Plans were chosen on the proxy in both, and then \
-frozen. The ceiling \
-is the same representation without clipping or noise, searched in the same way; *fixed C* had the \
-same search with the same seeds as PAC-DP. Mean ± standard deviation over runs."""
+_CAPTION = """ε at {terms}, certified for every client by its ledger, and the ε that the same \
+noise certifies under replace-one. The two tracks are never mixed. On the *public* track, \
+features or the initial model are learned from public records; the accuracy before any private \
+record is read is given. On the *private-only* track nothing is learned from public records. On \
+both, configurations were tuned on the proxy and then frozen. The ceiling uses the same features \
+without clipping and noise, tuned in the same way; *fixed C* was tuned with the same search and \
+seeds as PAC-DP. Mean ± standard deviation over runs."""
 
 
-def _text(found: Sequence[HeadlineResult]) -> str:
-    privacy = found[0].rows["pac-dp"].runs[0].plan.privacy
-    parts = [_WORDS.format(terms=format_terms(privacy.delta, privacy.adjacency))]
+def _format_text(results: Sequence[HeadlineResult]) -> str:
+    privacy = results[0].main.runs[0].plan.privacy
+    parts = [_CAPTION.format(terms=format_terms(privacy.delta, privacy.adjacency))]
     for track in ("public", "private-only"):
-        own = [line for line in found if line.entry.track == track]
-        if own:
-            parts += [f"### Track {track}", _table(own)]
-    parts += ["### What the search saw, chose and expected", _searches(found)]
+        members = [result for result in results if result.entry.track == track]
+        if members:
+            parts += [f"### Track {track}", _format_table(members)]
+    parts += ["### Tuned configurations and expected scores", _format_searches(results)]
     return "\n\n".join(parts)
 
 
-def _table(found: Sequence[HeadlineResult]) -> str:
-    headings = ["setting", "PAC-DP tuned, %", "the paper, %", "to reach, %", "fresh seeds, %"]
+def _format_table(results: Sequence[HeadlineResult]) -> str:
+    headings = ["setting", "PAC-DP tuned, %", "the paper, %", "target, %", "fresh seeds, %"]
     headings += ["Dirichlet, %", "fixed C, same search, %", "before private data, %"]
-    headings += ["ceiling without privacy, %", "runs", "certified ε", "ε by replace-one"]
+    headings += ["ceiling without privacy, %", "runs", "certified ε", "ε under replace-one"]
     rows = []
-    for line in found:
-        main = line.rows["pac-dp"]
-        skewed = line.rows.get("skewed")
+    for result in results:
+        entry, main, arms = result.entry, result.main, result.arms
+        percent = {name: table.format_percent(arm.accuracy) for name, arm in arms.items()}
+        verdict = "reached" if main.accuracy.mean >= entry.reach else "missed"
         rows.append(
             [
-                line.entry.setting,
-                f"**{_percent(main)}**",
-                f"{100 * line.entry.paper:.1f}",
-                f"{100 * line.entry.reach:.1f}, {'reached' if line.reached else 'missed'}",
-                _percent(line.rows["fresh"]),
-                MISSING if skewed is None else _percent(skewed),
-                _percent(line.rows["fixed"]),
+                entry.setting,
+                f"**{percent['pac-dp']}**",
+                f"{100 * entry.paper:.1f}",
+                f"{100 * entry.reach:.1f}, {verdict}",
+                percent["fresh"],
+                percent.get("skewed", MISSING),
+                percent["fixed"],
                 MISSING if main.before is None else f"{100 * main.before:.1f}",
-                _percent(line.rows["fedavg"]),
+                percent["fedavg"],
                 str(len(main.runs)),
                 format_min_median_max(main.epsilons("epsilon_spent")),
                 format_min_median_max(
@@ -166,79 +178,57 @@ def _table(found: Sequence[HeadlineResult]) -> str:
 
 
 def replace_one_epsilons(run: RunResult) -> list[float]:
-    """What the noise of a run certifies under replace-one: ε of each client."""
-    plan = run.plan
-    found = {}
-    for client in plan.clients:
-        (charge,) = client.charges
-        releases = charge.each * client.participations
-        key = (charge.noise_multiplier, releases)
-        if key not in found:
-            made = Release.clipped_sum(
-                noise_multiplier=charge.noise_multiplier,
-                adjacency=Adjacency.REPLACE_ONE,
-                count=releases,
-            )
-            found[key] = account([made], delta=plan.privacy.delta).epsilon
-    return list(found.values())
+    """List the different ε that the noise of a run certifies under replace-one."""
+    noise = dict.fromkeys(
+        (charge.noise_multiplier, charge.each * client.participations)
+        for client in run.plan.clients
+        # Several kinds of releases would have to be composed.
+        for (charge,) in [client.charges]
+    )
+    releases = [
+        Release.clipped_sum(noise_multiplier=z, adjacency=Adjacency.REPLACE_ONE, count=count)
+        for z, count in noise
+    ]
+    return [account([release], delta=run.plan.privacy.delta).epsilon for release in releases]
 
 
-def _searches(found: Sequence[HeadlineResult]) -> str:
-    headings = ["setting", "track", "method", "chosen", "judged by", "expected there, %"]
+def _format_searches(results: Sequence[HeadlineResult]) -> str:
+    headings = ["setting", "track", "method", "configuration", "proxy", "expected on the proxy, %"]
     headings += ["reached, %", "trainings"]
     rows = []
-    for line in found:
+    for result in results:
         for arm in ("pac-dp", "fixed"):
-            plan = line.plans[arm]
-            expected = plan.expected
+            tuned = result.configurations[arm]
+            expected = tuned.expected
             stats = SampleStats(expected.mean, expected.deviation, len(expected.seeds))
             rows.append(
                 [
-                    *(line.entry.setting, line.entry.track, arm, format_point(plan.chosen)),
-                    plan.proxy["name"],
+                    *(result.entry.setting, result.entry.track, arm, format_point(tuned.chosen)),
+                    tuned.proxy["name"],
                     table.format_percent(stats),
-                    _percent(line.rows[arm]),
-                    str(plan.trainings),
+                    table.format_percent(result.arms[arm].accuracy),
+                    str(tuned.trainings),
                 ]
             )
     return table.format_markdown(headings, rows, words=5)
 
 
-def _percent(row: ArmResult) -> str:
-    return table.format_percent(row.accuracy)
-
-
-def _bars(found: Sequence[HeadlineResult]) -> list[dict[str, object]]:
-    """What the figure draws of each line."""
-    return [
-        {
-            "label": line.entry.setting,
-            "track": line.entry.track,
-            "reached": line.rows["pac-dp"].accuracies,
-            "paper": line.entry.paper,
-            "ceiling": line.rows["fedavg"].accuracy.mean,
-            "before": line.rows["pac-dp"].before,
-            "chance": line.rows["pac-dp"].runs[0].chance,
-        }
-        for line in found
-    ]
-
-
-def _csv(study: Study, line: HeadlineResult, profile: str) -> Iterator[dict[str, object]]:
-    for name, row in line.rows.items():
-        for run in row.runs:
+def _list_csv_rows(
+    study: Study, result: HeadlineResult, profile: str
+) -> Iterator[dict[str, object]]:
+    for name, arm in result.arms.items():
+        for run in arm.runs:
             spent = collect_epsilons([run], "epsilon_spent")
+            features = run.plan.representation
             yield {
                 "study": study.name,
                 "profile": profile,
-                "setting": line.entry.setting,
-                "track": line.entry.track,
+                "setting": result.entry.setting,
+                "track": result.entry.track,
                 "runs": name,
                 "method": run.plan.method,
                 "seed": run.seed,
-                "representation_seed": run.plan.representation.seed
-                if run.plan.representation
-                else None,
+                "representation_seed": None if features is None else features.seed,
                 "accuracy": run.accuracy,
                 "before_private_data": (run.before_private_data or {}).get("accuracy"),
                 "chance": run.chance,

@@ -1,4 +1,4 @@
-"""From a study to single runs: which experiment, which method, which seed."""
+"""The runs of a study, and the experiment, method and seed of each."""
 
 import hashlib
 import json
@@ -15,28 +15,28 @@ from pacdp.federation.budgets import Levels
 from pacdp.methods import Method, find_method
 from pacdp.paper.studies.study import Reading, Study, load_study_experiment
 
-# What the authors themselves ran, where it is not the method under a budget per release.
+# Variants as their authors published them, where these differ from a budget per release.
 PUBLISHED = {"nbafl": "nbafl-original"}
-# Methods that say themselves what a whole run costs, or have no ε: both readings are one.
+# Methods with their own accounting of the whole run, or without ε: both readings are the same.
 OWN_ACCOUNT = ("rpdp-fl", "fedavg", "nbafl-original", "noise-once", "non-private-quantile")
-# Gives the curve of an experiment.
+# Returns the curve of an experiment.
 Fit = Callable[[Experiment], Curve]
 
 
 @dataclass(frozen=True)
 class StudyRun:
-    """One run of a study."""
+    """A run of a study: arm, reading, budget and seed."""
 
     arm: str
     reading: Reading
     epsilon: float | None
-    """The budget of a sweep; None for the experiment's own."""
+    """Budget of a sweep; None for the budgets of the experiment."""
     seed: int
 
 
 @dataclass(frozen=True)
 class Job:
-    """All that a run is made from."""
+    """Everything that determines the result of a run."""
 
     experiment: Experiment
     method: Method
@@ -44,12 +44,12 @@ class Job:
 
     @property
     def key(self) -> str:
-        """Tells this run from any other: equal jobs are run once."""
-        left_out = {"description", "profiles", "methods", "offline", "method", "tuning"}
+        """File name of the result; equal jobs are run once."""
+        excluded = {"description", "profiles", "methods", "offline", "method", "tuning"}
         if self.experiment.representation is None:
-            left_out.add("representation")
+            excluded.add("representation")
         content = {
-            "experiment": self.experiment.model_dump(mode="json", exclude=left_out),
+            "experiment": self.experiment.model_dump(mode="json", exclude=excluded),
             "method": [self.method.name, self.method.model_dump(mode="json")],
             "seed": self.seed,
         }
@@ -58,21 +58,21 @@ class Job:
 
 
 def list_runs(study: Study) -> list[StudyRun]:
-    """Every run: each arm under each reading, and the sweep over budgets, certified.
+    """List all runs: each arm under each reading, and the certified sweep over budgets.
 
     >>> from pacdp.paper.studies.study import read_study
-    >>> found = list_runs(read_study("heart", profile="smoke"))
-    >>> found[0]
+    >>> runs = list_runs(read_study("heart", profile="smoke"))
+    >>> runs[0]
     StudyRun(arm='pac-dp', reading='as-published', epsilon=None, seed=0)
     """
     seeds = range(study.seeds)
-    found = [
+    runs = [
         StudyRun(arm, reading, None, seed)
         for arm in study.arms
         for reading in study.arm(arm).readings
         for seed in seeds
     ]
-    return found + [
+    return runs + [
         StudyRun(arm, "certified", epsilon, seed)
         for arm in study.arms
         if "certified" in study.arm(arm).readings
@@ -81,22 +81,22 @@ def list_runs(study: Study) -> list[StudyRun]:
     ]
 
 
-def build_job(study: Study, cell: StudyRun, *, profile: str, fit: Fit) -> Job:
-    """What a cell runs; a curve is asked for where the method needs one."""
-    arm = study.arm(cell.arm)
+def build_job(study: Study, run: StudyRun, *, profile: str, fit: Fit) -> Job:
+    """Build the job of a run; ``fit`` is called if the method needs a curve."""
+    arm = study.arm(run.arm)
     name, changes = arm.method, merge_settings(study.changes, arm.changes)
-    if cell.reading == "as-published":
+    if run.reading == "as-published":
         name = PUBLISHED.get(name, name)
         if name not in OWN_ACCOUNT:
             changes = merge_settings(changes, {"privacy": {"scope": "per-release"}})
-    if cell.epsilon is not None:
-        changes = merge_settings(changes, {"privacy": {"epsilon": cell.epsilon}})
+    if run.epsilon is not None:
+        changes = merge_settings(changes, {"privacy": {"epsilon": run.epsilon}})
     experiment = load_study_experiment(study.experiment, changes, profile=profile)
     if (
         experiment.privacy.scope == "per-release"
         and max(budget_shares(experiment.privacy.epsilon)) < 1
     ):
-        # The published formula, where it is proved; elsewhere the exact noise of a release.
+        # The published formula where it is proved, and otherwise the exact noise of a release.
         classic = experiment.privacy.model_copy(update={"accountant": "basic"})
         experiment = experiment.model_copy(update={"privacy": classic})
     settings = dict(arm.settings)
@@ -106,11 +106,11 @@ def build_job(study: Study, cell: StudyRun, *, profile: str, fit: Fit) -> Job:
         settings["clipping_bound"] = select_fixed_bound(
             fit(experiment), budget_shares(experiment.privacy.epsilon)
         )
-    return Job(experiment, experiment.build_method(name, settings), cell.seed)
+    return Job(experiment, experiment.build_method(name, settings), run.seed)
 
 
 def budget_shares(epsilon: Any) -> Mapping[float, float]:
-    """Budgets and the share of clients that hold each.
+    """Return the share of clients that hold each budget.
 
     >>> budget_shares(0.1), budget_shares((0.5, 0.1, 0.1, 0.1))
     ({0.1: 1.0}, {0.5: 0.25, 0.1: 0.75})
@@ -123,10 +123,10 @@ def budget_shares(epsilon: Any) -> Mapping[float, float]:
 
 
 def select_fixed_bound(curve: Curve, budgets: Mapping[float, float]) -> float:
-    """The bound of the grid that does best on the proxy for all: what fixed C gets by tuning.
+    """Select the bound of the grid with the best mean score on the proxy: a tuned fixed C.
 
-    The scores of the curve's own grid (λ(t) included), between its budgets by ln ε, weighed by who
-    holds what.
+    Scores are those of the curve's grid (including λ(t)), interpolated in ln ε and weighted by the
+    share of clients that hold each budget.
 
     >>> from pacdp.curve import CurveEvidence
     >>> evidence = CurveEvidence(

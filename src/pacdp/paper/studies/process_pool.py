@@ -1,4 +1,4 @@
-"""Several portions at once, each by a process of its own."""
+"""Run work items in several processes."""
 
 import os
 from collections.abc import Sequence
@@ -11,58 +11,64 @@ import torch
 
 from pacdp.errors import TrainingError
 from pacdp.paper.studies.artifact_store import ArtifactStore
-from pacdp.paper.studies.section import Observer, WorkItem, quiet
+from pacdp.paper.studies.section import StepCounter, WorkItem
+
+# The store of a worker process, which keeps its data in memory from one item to the next.
+_worker_store: ArtifactStore
 
 
 def run_in_parallel(
-    portions: Sequence[WorkItem], store: ArtifactStore, *, jobs: int, observe: Observer
+    items: Sequence[WorkItem], store: ArtifactStore, *, jobs: int, counter: StepCounter
 ) -> None:
-    """Make portions with so many helpers, who share the cores; what they make is in the store.
+    """Run work items in several processes that share the cores; results stay in the store.
 
-    Where one is refused, or who waits goes away, the helpers stop: every file is whole or missing.
+    If an item fails or this process ends, the workers stop. Every file is complete or missing.
     """
     others = set(active_children())
-    helpers = min(jobs, len(portions))
+    workers = min(jobs, len(items))
     pool = ProcessPoolExecutor(
+        workers,
         # A fork of a process that has threads can hang.
-        *(helpers, get_context("spawn")),
-        initializer=_begin,
-        initargs=(max(1, torch.get_num_threads() // helpers),),
+        get_context("spawn"),
+        initializer=_start_worker,
+        initargs=(max(1, torch.get_num_threads() // workers), store),
     )
     with pool:
-        # Neighbours often need the same things: who comes later may find them made.
-        spread = [*portions[::2], *portions[1::2]]
+        # Neighbouring items often need the same files: the later one may find them written.
+        order = [*items[::2], *items[1::2]]
         try:
-            begun = {pool.submit(_make, one, store): one for one in spread}
-            for future in as_completed(begun):
+            futures = {pool.submit(_run_item, item): item for item in order}
+            for future in as_completed(futures):
                 future.result()
-                observe(begun[future].words, begun[future].steps)
+                counter.advance(futures[future].note, futures[future].steps)
         except BrokenProcessPool as error:
             raise TrainingError(
-                f"--jobs {jobs}: a helper was ended from outside, perhaps for want of memory; "
-                "--resume goes on, with fewer at once if need be"
+                f"--jobs {jobs}: a worker process was killed, perhaps for lack of memory; "
+                "continue with --resume, and with fewer jobs if necessary"
             ) from error
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
-            for helper in set(active_children()) - others:
-                helper.terminate()
-                helper.join()
+            for worker in set(active_children()) - others:
+                worker.terminate()
+                worker.join()
             raise
 
 
-def _begin(threads: int) -> None:
+def _start_worker(threads: int, store: ArtifactStore) -> None:
+    global _worker_store
+    _worker_store = store
     torch.set_num_threads(threads)
-    Thread(target=_end_with_parent, daemon=True).start()
+    Thread(target=_exit_with_parent, daemon=True).start()
 
 
-def _end_with_parent() -> None:
-    """Nobody waits for a helper any more."""
+def _exit_with_parent() -> None:
+    """End a worker whose parent has ended: nobody waits for its results."""
     parent = parent_process()
     assert parent is not None
     parent.join()
     os._exit(1)
 
 
-def _make(portion: WorkItem, store: ArtifactStore) -> None:
-    # What comes of it stays in the store: to send it would cost more than to read it.
-    portion.make(store, quiet)
+def _run_item(item: WorkItem) -> None:
+    # The result is in the store, and reading it is cheaper than sending it.
+    item.run(_worker_store, StepCounter())

@@ -1,7 +1,7 @@
-"""A curve for budgets that cover one release each, from one for budgets that cover the whole run.
+"""Convert a curve for budgets of the whole run to one for budgets of a single release.
 
-Training sees a budget only through its noise z. So a grid that was trained at whole-run budgets is
-also one of per-release budgets: each row belongs to the ε that its z gives to a single release.
+Training depends on a budget only through the noise z. So a grid that was trained with whole-run
+budgets also holds for per-release budgets: each row belongs to the ε of a release with its z.
 """
 
 import numpy as np
@@ -12,9 +12,9 @@ from pacdp.privacy.gaussian import epsilon_for
 
 
 def convert_to_per_release(curve: Curve, *, releases: int, classic: bool = False) -> Curve:
-    """The same bounds at the same noise, by the ε of a single release of so many.
+    """Assign the bounds to the ε that a single one of ``releases`` has at the same noise.
 
-    ``classic`` reads it by the published formula, ε = √(2 ln(1.25/δ))/z.
+    ``classic`` computes it by the published formula, ε = √(2 ln(1.25/δ))/z.
     """
     evidence = curve.evidence
     plan = evidence.plan
@@ -23,7 +23,7 @@ def convert_to_per_release(curve: Curve, *, releases: int, classic: bool = False
     single = epsilon_for(1 / z, plan["delta"])
     if classic:
         single = np.sqrt(2 * np.log(1.25 / plan["delta"])) / z
-    # Through every point of the old curve, at its new place.
+    # Through every point of the original curve, moved to its new budget.
     moved = fit_curve_families(
         single, [curve(value) for value in budgets], family="piecewise"
     ).curve

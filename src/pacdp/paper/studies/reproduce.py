@@ -1,4 +1,4 @@
-"""A study from beginning to end: run what is missing, then write its tables, figure and report."""
+"""Reproduce studies: run what is missing, then write tables, figures and reports."""
 
 from collections.abc import Sequence
 
@@ -11,9 +11,10 @@ from pacdp.paper.studies.curves import build_curves, split_curves
 from pacdp.paper.studies.headline import build_headline, split_headline
 from pacdp.paper.studies.overhead import build_overhead, split_overhead
 from pacdp.paper.studies.process_pool import run_in_parallel
-from pacdp.paper.studies.section import SMOKE_NOTE, Observer, Section, WorkItem, quiet
+from pacdp.paper.studies.section import SMOKE_NOTE, Section, StepCounter, WorkItem
 from pacdp.paper.studies.study import Study
 from pacdp.paper.studies.weights import build_weights, split_weights
+from pacdp.progress import Progress, ignore_progress
 from pacdp.storage import write_atomically
 
 _KINDS = {
@@ -27,10 +28,10 @@ _KINDS = {
 
 
 def list_work(study: Study) -> list[WorkItem]:
-    """What a study is made of, each of which can be made on its own.
+    """List the parts of a study that can be computed independently.
 
     >>> from pacdp.paper.studies.study import read_study
-    >>> [one.words for one in list_work(read_study("curves", profile="desk"))][:2]
+    >>> [item.note for item in list_work(read_study("curves", profile="desk"))][:2]
     ['curve of mnist', 'curve of cifar10']
     """
     split, _ = _KINDS[study.kind]
@@ -38,44 +39,52 @@ def list_work(study: Study) -> list[WorkItem]:
 
 
 def reproduce(
-    studies: Sequence[Study], store: ArtifactStore, *, jobs: int = 1, observe: Observer = quiet
+    studies: Sequence[Study],
+    store: ArtifactStore,
+    *,
+    jobs: int = 1,
+    progress: Progress = ignore_progress,
 ) -> None:
-    """Run what is missing of some studies, so many portions at once, and write what came of it."""
-    # Seconds are measured while nothing else runs.
-    ahead = [study for study in studies if jobs > 1 and study.kind != "overhead"]
-    split = [one for study in ahead for one in list_work(study)]
-    if split:
-        run_in_parallel(split, store, jobs=jobs, observe=observe)
+    """Run what is missing of some studies in ``jobs`` processes, and write their results."""
+    work = {study.name: list_work(study) for study in studies}
+    total = sum(item.steps for items in work.values() for item in items)
+    counter = StepCounter(total, progress)
+    # Running times are measured while nothing else runs.
+    parallel = [study for study in studies if jobs > 1 and study.kind != "overhead"]
+    items = [item for study in parallel for item in work[study.name]]
+    if items:
+        run_in_parallel(items, store, jobs=jobs, counter=counter)
     for study in studies:
-        # What helpers have made has been told.
-        _write(study, store, quiet if study in ahead else observe)
+        # The steps of parallel items have been counted.
+        _write(study, store, StepCounter() if study in parallel else counter)
 
 
-def _write(study: Study, store: ArtifactStore, observe: Observer) -> None:
-    """The tables, the figure and the report of a study."""
-    _, run = _KINDS[study.kind]
-    made = run(study, store, observe)
+def _write(study: Study, store: ArtifactStore, counter: StepCounter) -> None:
+    """Write the table, the figure, the report and the text of a study."""
+    _, build = _KINDS[study.kind]
+    section = build(study, store, counter)
     folder = store.folder / "results"
-    write_atomically(folder / f"{study.name}.csv", made.csv)
-    if made.figure is not None:
+    write_atomically(folder / f"{study.name}.csv", section.csv)
+    if section.figure is not None:
         # Text stays text, and the same numbers give the same file.
         with rc_context({"svg.fonttype": "none", "svg.hashsalt": study.name}):
-            made.figure.savefig(folder / f"{study.name}.svg", metadata={"Date": None})
-        made.figure.savefig(folder / f"{study.name}.png", dpi=120)
-    if made.report is not None:
-        write_atomically(store.folder / "reports" / f"{study.name}.html", made.report)
-    # Last: where the text is, the rest is too.
-    write_atomically(folder / f"{study.name}.md", _section(made, store.profile))
+            section.figure.savefig(folder / f"{study.name}.svg", metadata={"Date": None})
+        section.figure.savefig(folder / f"{study.name}.png", dpi=120)
+    if section.report is not None:
+        write_atomically(store.folder / "reports" / f"{study.name}.html", section.report)
+    # Written last: if the text exists, so does everything else.
+    write_atomically(folder / f"{study.name}.md", _format_section(section, store.profile))
 
 
-def _section(made: Section, profile: str) -> str:
-    study = made.study
-    paper = f"`{study.name}`. The paper: {study.paper.where}. {study.paper.said}".rstrip()
-    parts = [f"## {study.title}", paper]
-    parts += [f"**{SMOKE_NOTE}**"] if profile == "smoke" else []
-    parts += [study.note] if study.note else []
-    parts.append(made.text)
-    if made.figure is not None:
-        parts.append(f"![{study.title}](results/{study.name}.svg)")
-    parts.append(f"[All of it as CSV](results/{study.name}.csv)")
-    return "\n\n".join(parts) + "\n"
+def _format_section(section: Section, profile: str) -> str:
+    study = section.study
+    parts = [
+        f"## {study.title}",
+        f"`{study.name}`. The paper: {study.paper.where}. {study.paper.said}".rstrip(),
+        f"**{SMOKE_NOTE}**" if profile == "smoke" else "",
+        study.note,
+        section.text,
+        f"![{study.title}](results/{study.name}.svg)" if section.figure is not None else "",
+        f"[All values as CSV](results/{study.name}.csv)",
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"

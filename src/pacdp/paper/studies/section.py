@@ -1,6 +1,7 @@
-"""A study's part of the results, before it is written."""
+"""The section of a study in the results, and the work items that it is made from."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from matplotlib.figure import Figure
@@ -8,52 +9,66 @@ from matplotlib.figure import Figure
 from pacdp.experiments import read_experiment
 from pacdp.paper.studies.artifact_store import ArtifactStore
 from pacdp.paper.studies.study import Study
+from pacdp.progress import Progress, ignore_progress
 
-SMOKE_NOTE = """A smoke test, and no result: data, model, budgets, rounds and targets are those of \
-a size for seconds, whatever the title and the paper's numbers say."""
-# Told what is being done, and how many more steps are over.
-Observer = Callable[[str, int], None]
+SMOKE_NOTE = """This is a smoke test, not a result: data, model, budgets, rounds and targets are \
+reduced so that it takes seconds, whatever the title and the paper's numbers say."""
 
 
-def quiet(words: str, steps: int) -> None:
-    """Nobody is told."""
+class StepCounter:
+    """Counts the finished steps of all studies, and reports them as one task."""
+
+    def __init__(self, total: int = 0, progress: Progress = ignore_progress) -> None:
+        self.done, self._total, self._progress = 0, total, progress
+
+    @contextmanager
+    def step(self, note: str, count: int = 1) -> Iterator[None]:
+        """Report a note before some work, and its steps as done afterwards."""
+        self.advance(note, 0)
+        yield
+        self.advance(note, count)
+
+    def advance(self, note: str, count: int) -> None:
+        """Report that some more steps are done."""
+        self.done += count
+        self._progress("reproducing", self.done, self._total, note)
 
 
 @dataclass(frozen=True)
 class WorkItem:
-    """What of a study can be made on its own, and then lies in the store."""
+    """A part of a study that can be computed on its own; its results stay in the store."""
 
-    words: str
+    note: str
     steps: int
-    """How long it takes beside others, for who waits."""
-    make: Callable[[ArtifactStore, Observer], object]
+    """Number of steps that it counts."""
+    run: Callable[[ArtifactStore, StepCounter], object]
 
 
 @dataclass(frozen=True, eq=False)
 class Section:
-    """What is written of a study."""
+    """What is written about a study."""
 
     study: Study
     text: str
     csv: str
     figure: Figure | None = None
     report: str | None = None
-    """A page to look at."""
+    """An HTML page."""
 
 
 def describe_data(experiment: str, *, profile: str) -> str:
-    """What an experiment is trained on in this size, and for what that stands.
+    """Name the data that an experiment is trained on in a profile, and what they stand for.
 
     >>> describe_data("mnist", profile="desk"), describe_data("mnist", profile="smoke")
     ('mnist', 'digits for mnist')
     """
-    own = read_experiment(experiment).data.name
+    original = read_experiment(experiment).data.name
     used = read_experiment(experiment, profile=profile).data.name
-    return own if used == own else f"{used} for {own}"
+    return original if used == original else f"{used} for {original}"
 
 
 def describe_experiment(experiment: str, *, profile: str) -> str:
-    """An experiment with what it is trained on, where that is not said by its name.
+    """Name an experiment, with its data if they have another name.
 
     >>> [describe_experiment(name, profile="desk") for name in ("heart", "heart-dnn")]
     ['heart', 'heart-dnn: heart']

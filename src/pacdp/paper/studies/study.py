@@ -1,8 +1,8 @@
-"""A study: one experiment of the paper as a file, with the numbers that the paper gives for it.
+"""Studies: experiments of the paper as files, with the numbers that the paper reports.
 
-It names an experiment, the arms that are compared (methods with their settings), the budgets, and
-what is drawn and tabulated. Profiles (``smoke``, ``desk``, ``full``) are its sizes: each takes the
-experiment's profile of the same name, and may change the study's own settings.
+A study names an experiment, the arms that are compared (methods with their settings), the budgets,
+and the contents of tables and figures. Its profiles (``smoke``, ``desk``, ``full``) use the
+experiment's profile of the same name, and may change the settings of the study.
 """
 
 import tomllib
@@ -24,7 +24,7 @@ from pacdp.validation import suggest
 PROFILES = ("smoke", "desk", "full")
 Reading = Literal["as-published", "certified"]
 READINGS: tuple[Reading, ...] = ("as-published", "certified")
-# The headline first, and then in the order of the paper.
+# The headline first, then the order of the paper.
 ORDER = (
     *("headline", "ablation", "weights"),
     *("curves", "mnist", "cifar10", "mnist-personalised", "cifar10-personalised"),
@@ -35,86 +35,94 @@ ORDER = (
 
 
 class Arm(Settings):
-    """One competitor: a method, its settings, and what else is different for it."""
+    """A method with its settings and with changes of the experiment."""
 
-    method: str = Field(description="A method's name.")
-    settings: dict[str, Any] = Field({}, description="Its settings; C may be 'proxy'.")
-    changes: dict[str, Any] = Field({}, description="Of the experiment, such as hot_start.")
-    readings: tuple[Reading, ...] = Field(READINGS, description="Under which it is run.")
+    method: str = Field(description="Name of the method.")
+    settings: dict[str, Any] = Field({}, description="Its settings; clipping_bound may be 'proxy'.")
+    changes: dict[str, Any] = Field({}, description="Changes of the experiment, such as hot_start.")
+    readings: tuple[Reading, ...] = Field(READINGS, description="Readings under which it is run.")
 
 
 class PaperResults(Settings):
-    """What the paper reports, by arm: shares of test records that are classified rightly."""
+    """The accuracies that the paper reports, by arm."""
 
-    where: str = Field("", description="The figure or table.")
-    final: dict[str, Real] = Field({}, description="At the end.")
-    rounds: dict[str, dict[int, Real]] = Field({}, description="After so many rounds.")
-    target: dict[str, Count] = Field({}, description="Rounds to the target.")
-    said: str = Field("", description="What it says in words.")
+    where: str = Field("", description="Figure or table of the paper.")
+    final: dict[str, Real] = Field({}, description="Final accuracy.")
+    rounds: dict[str, dict[int, Real]] = Field({}, description="Accuracy by round.")
+    target: dict[str, Count] = Field({}, description="Rounds until the target.")
+    said: str = Field("", description="The claim in words.")
 
 
 class StudyEntry(Settings):
-    """A line of the headline: one setting of the paper, on one of the two tracks."""
+    """One setting of the paper on one of the two tracks: a line of the headline."""
 
-    setting: str = Field(description="What it is called.")
+    setting: str = Field(description="Name.")
     track: Track = Field("private-only", description="public or private-only.")
-    experiment: str = Field(description="The shipped experiment.")
+    experiment: str = Field(description="Name of the experiment.")
     changes: dict[str, Any] = Field({}, description="Of the experiment.")
-    paper: Real = Field(0.0, description="The paper's accuracy.")
-    reach: Real = Field(0.0, description="What is to be reached.")
+    paper: Real = Field(0.0, description="Accuracy that the paper reports.")
+    reach: Real = Field(0.0, description="Target accuracy.")
     dealt: dict[str, Any] = Field(
-        {}, description="How records are dealt out in the runs; the search does not know."
+        {}, description="Changes of the data in the runs, which the search does not know."
     )
-    seeds: Count = Field(5, description="Runs, each with its own noise and partition.")
-    pretrainings: Count = Field(1, description="Representations, each from its own seed.")
-    split: bool = Field(False, description="Whether each seed also splits off other test records.")
+    seeds: Count = Field(5, description="Number of runs, each with its own noise and partition.")
+    pretrainings: Count = Field(
+        1, description="Number of pretrained features, each with its own seed."
+    )
+    split: bool = Field(False, description="Whether each seed has its own test split.")
     skew: Real | None = Field(
-        None, gt=0, description="Also run with labels dealt out by Dirichlet(skew)."
+        None, gt=0, description="Also run with labels distributed by Dirichlet(skew)."
     )
-    search: Count = Field(5, description="Seeds of the search on public data.")
-    sweeps: Count = Field(2, description="Its sweeps.")
+    search: Count = Field(5, description="Number of seeds of the search on public data.")
+    sweeps: Count = Field(2, description="Maximum number of sweeps of the search.")
 
 
 class Study(Settings):
     """All settings of a study."""
 
-    name: str = Field(description="What it is called.")
-    title: str = Field(description="What it shows, in a line.")
+    name: str = Field(description="Name.")
+    title: str = Field(description="One line that describes it.")
     kind: Literal["comparison", "curves", "overhead", "headline", "weights", "ablation"] = Field(
-        "comparison", description="Its kind."
+        "comparison", description="Kind of study."
     )
-    experiment: str = Field("", description="The shipped experiment it trains.")
-    experiments: tuple[str, ...] = Field((), description="Several, for curves and overhead.")
-    entries: tuple[StudyEntry, ...] = Field((), description="The lines of a headline.")
-    rules: tuple[str, ...] = Field((), description="Weights that are compared, the standard first.")
+    experiment: str = Field("", description="Experiment that is trained.")
+    experiments: tuple[str, ...] = Field((), description="Experiments, for curves and overhead.")
+    entries: tuple[StudyEntry, ...] = Field(
+        (), description="Settings, for headline, weights and ablation."
+    )
+    rules: tuple[str, ...] = Field(
+        (), description="Rules for weights that are compared, the reference first."
+    )
     changes: dict[str, Any] = Field({}, description="Changes of the experiment.")
     arms: tuple[str, ...] = Field(
         (), description="Methods, as fixed:clipping_bound=5, or variants."
     )
-    variants: dict[str, Arm] = Field({}, description="Arms that need more words, by label.")
-    epsilons: tuple[Real, ...] = Field((), description="Budgets of a sweep, certified.")
-    rounds: tuple[Count, ...] = Field((), description="Rounds that the table shows.")
-    target: Real | None = Field(
-        None, gt=0, lt=1, description="The accuracy that rounds are counted to."
+    variants: dict[str, Arm] = Field(
+        {}, description="Arms with changes of the experiment, by label."
     )
-    targets: tuple[Real, ...] = Field((), description="Others, that a small size can reach.")
-    seeds: Count = Field(3, description="Runs of each row.")
-    fit: bool = Field(True, description="Whether F is fitted, or the given one is taken.")
-    note: str = Field("", description="What a reader must know.")
+    epsilons: tuple[Real, ...] = Field((), description="Budgets of a certified sweep.")
+    rounds: tuple[Count, ...] = Field((), description="Rounds shown in the table.")
+    target: Real | None = Field(None, gt=0, lt=1, description="Accuracy for counting rounds.")
+    targets: tuple[Real, ...] = Field(
+        (), description="Further targets that a small profile can reach."
+    )
+    seeds: Count = Field(3, description="Number of runs of each arm.")
+    fit: bool = Field(True, description="Whether F is fitted instead of given.")
+    note: str = Field("", description="Note for the reader.")
     paper: PaperResults = Field(PaperResults(), description="The paper's numbers.")
     profiles: dict[str, dict[str, Any]] = Field({}, description="Changes for smoke, desk, full.")
 
     @model_validator(mode="after")
-    def _checked(self) -> Self:
+    def _check(self) -> Self:
         comparison = self.kind == "comparison"
         if comparison != bool(self.experiment) or comparison != bool(self.arms):
             raise ValueError(
-                "a comparison has one experiment and arms, any other study experiments"
+                "a comparison needs an experiment and arms, and other studies have neither"
             )
         for name in self.arms:
             self.arm(name)
         if len(set(self.arms)) != len(self.arms):
-            raise ValueError("arms: one comes twice")
+            raise ValueError("arms: one is listed twice")
         named = {*self.paper.final, *self.paper.rounds, *self.paper.target}
         unknown = sorted(named - set(self.arms))
         if unknown and comparison:
@@ -122,7 +130,7 @@ class Study(Settings):
         return self
 
     def arm(self, name: str) -> Arm:
-        """An arm by what it is called in ``arms``."""
+        """Return an arm by its name in ``arms``."""
         if name in self.variants:
             return self.variants[name]
         method, *parts = name.split(":")
@@ -132,7 +140,7 @@ class Study(Settings):
         return Arm(method=method, settings={key: float(value) for key, _, value in pairs})
 
 
-# How arms are called in tables and figures.
+# Names of arms in tables and figures.
 _LABELS = {
     "pac-dp": "PAC-DP",
     "dp-fedavg": "DP-FedAvg",
@@ -145,7 +153,7 @@ _LABELS = {
 
 
 def label_arm(arm: str) -> str:
-    """What an arm is called for readers.
+    """Return the name of an arm in tables and figures.
 
     >>> label_arm("fixed:clipping_bound=0.1"), label_arm("rpdp-fl"), label_arm("PAC-DP, hot start")
     ('fixed C = 0.1', 'rPDP-FL', 'PAC-DP, hot start')
@@ -157,7 +165,7 @@ def label_arm(arm: str) -> str:
 
 
 def list_studies() -> list[str]:
-    """The names of the studies: the headline, and then in the order of the paper.
+    """List the studies: the headline first, then the order of the paper.
 
     >>> list_studies()[:5]
     ['headline', 'ablation', 'weights', 'curves', 'mnist']
@@ -166,7 +174,7 @@ def list_studies() -> list[str]:
 
 
 def read_study(name: str, *, profile: str) -> Study:
-    """A study in one of its sizes.
+    """Read a study in one of its profiles.
 
     >>> read_study("heart", profile="smoke").seeds
     1
@@ -187,9 +195,10 @@ def read_study(name: str, *, profile: str) -> Study:
 
 
 def load_study_experiment(name: str, changes: Mapping[str, Any], *, profile: str) -> Experiment:
-    """A shipped experiment in one of its sizes, with changes."""
-    read = read_experiment(name, profile=profile)
-    content = read.model_dump(mode="json", exclude_unset=True, exclude={"profiles"})
+    """Read an experiment in one of its profiles, with changes."""
+    content = read_experiment(name, profile=profile).model_dump(
+        mode="json", exclude_unset=True, exclude={"profiles"}
+    )
     try:
         return Experiment.model_validate(merge_settings(content, changes))
     except ValidationError as error:

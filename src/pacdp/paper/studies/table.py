@@ -16,7 +16,7 @@ from pacdp.stats import SampleStats
 def format_markdown(
     headings: Sequence[str], rows: Sequence[Sequence[str]], *, words: int = 1
 ) -> str:
-    """A Markdown table; the first columns are words, the others numbers.
+    """Format a Markdown table; the first ``words`` columns are left-aligned, the others right.
 
     >>> print(format_markdown(["a", "b"], [["x", "1"]]))
     | a | b |
@@ -40,9 +40,9 @@ def format_percent(stats: SampleStats) -> str:
     return mean if stats.count < 2 else f"{mean} ± {100 * stats.deviation:.1f}"
 
 
-def format_main_table(found: StudyResult) -> str:
-    """Every row twice, as published and certified, with the paper's number beside it."""
-    study = found.study
+def format_main_table(result: StudyResult) -> str:
+    """Format every arm as published and as certified, with the paper's number."""
+    study = result.study
     headings = ["method", "reading", "accuracy, %", "the paper, %", "clients, %", "budget ε"]
     headings += ["planned ε of the whole run", "realised", *_extra_headings(study)]
     rows = [
@@ -57,7 +57,7 @@ def format_main_table(found: StudyResult) -> str:
             format_min_median_max(row.epsilons("epsilon_spent")),
             *_extra(study, row),
         ]
-        for row in found.rows
+        for row in result.rows
     ]
     return format_markdown(headings, rows, words=2)
 
@@ -67,7 +67,7 @@ def _before(row: ArmResult) -> str:
 
 
 def _paper(study: Study, row: ArmResult) -> str:
-    """The paper's number, and whether the mean here comes up to it."""
+    """Format the paper's number, and whether the mean reaches it."""
     reported = study.paper.final.get(row.arm)
     if reported is None:
         return MISSING
@@ -82,7 +82,7 @@ def _targets(study: Study) -> list[float]:
 def _extra_headings(study: Study) -> list[str]:
     headings = [f"round {number} (the paper)" for number in study.rounds]
     for target in _targets(study):
-        headings += [f"rounds to {target:.0%} (the paper)", "MB to it"]
+        headings += [f"rounds to {target:.0%} (the paper)", "MB until then"]
     return headings
 
 
@@ -105,65 +105,58 @@ def _extra(study: Study, row: ArmResult) -> list[str]:
     return cells
 
 
-def format_gains_table(found: StudyResult) -> str:
-    """PAC-DP against each certified rival: points, seed by seed."""
-    rows = [
-        [
-            label_arm(gain.other),
-            f"{gain.points:+.1f} ± {gain.standard_error:.1f}",
-            gain.verdict,
-        ]
-        for gain in compute_gains(found)
-    ]
-    return format_markdown(["PAC-DP against", "points ± standard error", "PAC-DP"], rows)
+def format_gains_table(result: StudyResult) -> str:
+    """Format PAC-DP compared with each certified baseline, paired by seed."""
+    rows = [[label_arm(gain.other), str(gain), gain.verdict] for gain in compute_gains(result)]
+    return format_markdown(["PAC-DP compared with", "points ± standard error", "PAC-DP"], rows)
 
 
-def format_sweep_table(found: StudyResult) -> str:
-    """Accuracy by budget, certified."""
-    budgets = found.study.epsilons
+def format_sweep_table(result: StudyResult) -> str:
+    """Format the certified accuracy by budget."""
+    budgets = result.study.epsilons
     rows = []
-    for arm in dict.fromkeys(row.arm for row in found.sweep):
-        mine = {row.epsilon: row for row in found.sweep if row.arm == arm}
+    for arm in dict.fromkeys(row.arm for row in result.sweep):
+        mine = {row.epsilon: row for row in result.sweep if row.arm == arm}
         cells = [format_percent(mine[e].accuracy) for e in budgets]
         rows.append([label_arm(arm), *cells])
     return format_markdown(["method", *(f"ε = {epsilon:g}" for epsilon in budgets)], rows)
 
 
-def format_budget_table(found: StudyResult) -> str | None:
-    """Accuracy for those who hold each budget, where there are several; certified."""
-    held: dict[str, dict[float, list[float]]] = {}
-    for row in found.rows:
+def format_budget_table(result: StudyResult) -> str | None:
+    """Format the certified accuracy of the clients that hold each budget, if there are several."""
+    by_arm: dict[str, dict[float, list[float]]] = {}
+    for row in result.rows:
         if row.reading == "certified":
             for run in row.runs:
                 for level, value in run.accuracy_by_budget.items():
-                    held.setdefault(row.arm, {}).setdefault(level, []).append(value)
-    levels = sorted({level for by in held.values() for level in by})
+                    by_arm.setdefault(row.arm, {}).setdefault(level, []).append(value)
+    levels = sorted({level for by in by_arm.values() for level in by})
     if len(levels) < 2:
         return None
     rows = [
         [label_arm(arm), *(format_percent(SampleStats.of(by[level])) for level in levels)]
-        for arm, by in held.items()
+        for arm, by in by_arm.items()
         if set(by) == set(levels)
     ]
     return format_markdown(
-        ["accuracy, %, for those with", *(f"ε = {level:g}" for level in levels)], rows
+        ["accuracy, %, of clients with", *(f"ε = {level:g}" for level in levels)], rows
     )
 
 
-def format_runs_csv(found: StudyResult) -> str:
-    """One line for each run, with all digits."""
+def format_runs_csv(result: StudyResult) -> str:
+    """Format one CSV row per run, with all digits."""
     lines: list[dict[str, Any]] = []
-    paper = found.study.paper.final
-    for row in [*found.rows, *found.sweep]:
+    paper = result.study.paper.final
+    for row in [*result.rows, *result.sweep]:
         for run in row.runs:
             asked, spent = (
                 collect_epsilons([run], field) for field in ("epsilon_budget", "epsilon_spent")
             )
             lines.append(
                 {
-                    "study": found.study.name,
-                    "profile": found.profile,
-                    "data": found.data,
+                    "study": result.study.name,
+                    "profile": result.profile,
+                    "data": result.data,
                     "method": label_arm(row.arm),
                     "reading": row.reading,
                     "sweep_epsilon": row.epsilon,
@@ -187,7 +180,7 @@ def format_runs_csv(found: StudyResult) -> str:
 
 
 def format_csv(lines: Sequence[Mapping[str, Any]]) -> str:
-    """Lines with the same keys, as CSV.
+    """Format rows with the same keys as CSV.
 
     >>> format_csv([{"a": 1, "b": "x"}])
     'a,b\\n1,x\\n'

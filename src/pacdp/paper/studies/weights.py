@@ -1,10 +1,9 @@
-"""What a client's update should count where budgets differ: rules, against weights by size.
+"""The study of weights: rules for the weight of a client's update, compared with its size.
 
-Every way of dealing records out is tried with the same plan, which was chosen without knowing it.
+Every partition is run with the same configuration, which was tuned without knowing it.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import partial
 
 from pacdp.experiments.experiment import merge_settings
@@ -13,43 +12,31 @@ from pacdp.paper.figures.gains import draw_gains
 from pacdp.paper.studies import table
 from pacdp.paper.studies.artifact_store import ArtifactStore
 from pacdp.paper.studies.jobs import Job
-from pacdp.paper.studies.section import Observer, Section, WorkItem
+from pacdp.paper.studies.section import Section, StepCounter, WorkItem
 from pacdp.paper.studies.study import Study, StudyEntry, load_study_experiment
 from pacdp.paper.studies.summary import AccuracyGain, ArmResult
 from pacdp.tuning import apply_configuration
 
 # Far from the seeds of the search.
-_FIRST = 200
-
-
-@dataclass(frozen=True, eq=False)
-class WeightingResult:
-    """What the rules gave under one way of dealing records out."""
-
-    entry: StudyEntry
-    rows: dict[str, ArmResult]
-
-    def gain(self, rule: str, standard: str) -> AccuracyGain:
-        """A rule against the standard, seed by seed."""
-        return AccuracyGain.of(standard, self.rows[rule].accuracies, self.rows[standard].accuracies)
+_FIRST_SEED = 200
 
 
 def split_weights(study: Study) -> list[WorkItem]:
-    """Each way of dealing records out is one."""
+    """List one item per partition."""
     return [
-        WorkItem(f"weights: {entry.setting}", len(study.rules), partial(_dealt, entry, study))
+        WorkItem(f"weights: {entry.setting}", len(study.rules), partial(_run_rules, entry, study))
         for entry in study.entries
     ]
 
 
-def build_weights(study: Study, store: ArtifactStore, observe: Observer) -> Section:
-    """Run each rule under each way of dealing records out."""
-    found = [_dealt(entry, study, store, observe) for entry in study.entries]
-    lines = [
+def build_weights(study: Study, store: ArtifactStore, counter: StepCounter) -> Section:
+    """Run each rule under each partition, and compare the rules."""
+    results = {entry.setting: _run_rules(entry, study, store, counter) for entry in study.entries}
+    rows = [
         {
             "study": study.name,
             "profile": store.profile,
-            "dealt": one.entry.setting,
+            "dealt": setting,
             "weights": rule,
             "seed": run.seed,
             "accuracy": run.accuracy,
@@ -57,72 +44,61 @@ def build_weights(study: Study, store: ArtifactStore, observe: Observer) -> Sect
             "delta": run.plan.privacy.delta,
             "adjacency": run.plan.privacy.adjacency,
         }
-        for one in found
-        for rule, row in one.rows.items()
-        for run in row.runs
+        for setting, arms in results.items()
+        for rule, arm in arms.items()
+        for run in arm.runs
     ]
     standard, *others = study.rules
-    panel = {
-        one.entry.setting: {rule: one.gain(rule, standard) for rule in others} for one in found
+    gains = {
+        setting: {rule: arms[rule].gain_over(arms[standard]) for rule in others}
+        for setting, arms in results.items()
     }
-    figure = draw_gains({f"against weights by {standard}": panel})
-    return Section(study, _text(study, found), table.format_csv(lines), figure)
+    figure = draw_gains({f"compared with weights by {standard}": gains})
+    return Section(study, _format_text(study, results, gains), table.format_csv(rows), figure)
 
 
-def _dealt(
-    entry: StudyEntry, study: Study, store: ArtifactStore, observe: Observer
-) -> WeightingResult:
+def _run_rules(
+    entry: StudyEntry, study: Study, store: ArtifactStore, counter: StepCounter
+) -> dict[str, ArmResult]:
     base = load_study_experiment(entry.experiment, entry.changes, profile=store.profile)
-    plan = store.plan(base, "pac-dp", seeds=entry.search, sweeps=entry.sweeps)
-    rows = {}
+    tuned = store.configuration(base, "pac-dp", seeds=entry.search, sweeps=entry.sweeps)
+    results = {}
     for rule in study.rules:
-        words = f"weights: {entry.setting}, {rule}"
-        observe(words, 0)
         runs = []
-        for seed in range(_FIRST, _FIRST + entry.seeds):
-            dealt = entry.dealt
-            if entry.split:
-                dealt = merge_settings(dealt, {"options": {"split": seed}})
-            own = load_study_experiment(
-                entry.experiment,
-                merge_settings(entry.changes, {"data": dealt}),
-                profile=store.profile,
-            )
-            made = apply_configuration(own, plan)
-            server = made.server.model_copy(update={"weights": rule})
-            made = made.model_copy(update={"server": server})
-            # F was fitted under the weights that the search chose; here only they differ.
-            runs.append(
-                store.result(
-                    Job(made, made.build_method("pac-dp", {"allow_plan_mismatch": True}), seed)
+        with counter.step(f"weights: {entry.setting}, {rule}"):
+            for seed in range(_FIRST_SEED, _FIRST_SEED + entry.seeds):
+                data = entry.dealt
+                if entry.split:
+                    data = merge_settings(data, {"options": {"split": seed}})
+                changes = merge_settings(entry.changes, {"data": data})
+                experiment = apply_configuration(
+                    load_study_experiment(entry.experiment, changes, profile=store.profile), tuned
                 )
-            )
-        rows[rule] = ArmResult(rule, "certified", runs)
-        observe(words, 1)
-    return WeightingResult(entry, rows)
+                server = experiment.server.model_copy(update={"weights": rule})
+                experiment = experiment.model_copy(update={"server": server})
+                # F was fitted under the weights that the search chose; only these differ here.
+                method = experiment.build_method("pac-dp", {"allow_plan_mismatch": True})
+                runs.append(store.result(Job(experiment, method, seed)))
+        results[rule] = ArmResult(rule, "certified", runs)
+    return results
 
 
-def _text(study: Study, found: Sequence[WeightingResult]) -> str:
+def _format_text(
+    study: Study,
+    results: Mapping[str, Mapping[str, ArmResult]],
+    gains: Mapping[str, Mapping[str, AccuracyGain]],
+) -> str:
     standard, *others = study.rules
-    privacy = found[0].rows[standard].runs[0].plan.privacy
-    headings = ["records dealt out", f"{standard}, %"]
+    headings = ["partition", f"{standard}, %"]
     for rule in others:
-        headings += [f"{rule}, %", "points ± standard error", "it"]
+        headings += [f"{rule}, %", "points ± standard error", "verdict"]
     rows = []
-    for one in found:
-        cells = [one.entry.setting, _percent(one.rows[standard])]
-        for rule in others:
-            gain = one.gain(rule, standard)
-            cells += [
-                _percent(one.rows[rule]),
-                f"{gain.points:+.1f} ± {gain.standard_error:.1f}",
-                gain.verdict,
-            ]
+    for setting, arms in results.items():
+        cells = [setting, table.format_percent(arms[standard].accuracy)]
+        for rule, gain in gains[setting].items():
+            cells += [table.format_percent(arms[rule].accuracy), str(gain), gain.verdict]
         rows.append(cells)
+    privacy = next(iter(results.values()))[standard].runs[0].plan.privacy
     terms = format_terms(privacy.delta, privacy.adjacency)
-    said = f"ε at {terms}. PAC-DP, each rule with the same plan."
-    return f"{said}\n\n{table.format_markdown(headings, rows)}"
-
-
-def _percent(row: ArmResult) -> str:
-    return table.format_percent(row.accuracy)
+    caption = f"ε at {terms}. PAC-DP with the same configuration for every rule."
+    return f"{caption}\n\n{table.format_markdown(headings, rows)}"
