@@ -73,7 +73,7 @@ def test_a_run_without_a_curve_fits_one_first_and_keeps_it(tmp_path):
     out = tmp_path / "run"
     arguments = (experiment, "--profile", "smoke", "--out", out, *GRID)
     said = run("run", *arguments)
-    assert "no curve is given: fitting one on synthetic-for-heart" in said.stderr
+    assert "the experiment has no curve: fitting one on synthetic-for-heart" in said.stderr
     curve = Curve.load(out / "curve.json")
     assert json.loads((out / "plan.json").read_text())["settings"]["curve"]["family"] == (
         curve.family

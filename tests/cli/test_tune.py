@@ -192,6 +192,8 @@ def test_a_damaged_plan_is_refused(plans, refuses, tmp_path_factory, change, mes
 def test_a_plan_for_something_else_is_refused(plans, refuses):
     fixed = ("--configuration", plans[0] / "fixed.json")
     assert "must be for pac-dp" in refuses("run", "heart", *fixed, "--method", "pac-dp")
-    assert "chosen otherwise" in refuses("run", "heart", *fixed, "--set", "training.rounds=99")
+    assert "contradicts the configuration" in refuses(
+        "run", "heart", *fixed, "--set", "training.rounds=99"
+    )
     assert "must be among" in refuses("compare", "heart", *fixed, "--methods", "pac-dp")
     assert "is the second" in refuses("compare", "heart", *fixed, *fixed)

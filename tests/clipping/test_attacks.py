@@ -620,7 +620,7 @@ class Recorded:
     def __init__(self, taken):
         self.taken = taken
 
-    def check(self, public, client):
+    def check_state(self, shared_state, client):
         pass
 
     def train(self, context):

@@ -86,7 +86,7 @@ def test_sums_and_units_must_agree():
     inputs, targets = torch.randn(4, 2), torch.zeros(4, dtype=torch.long)
     by_record = ClippedGradient(nn.Linear(2, 2), LOSS, adjacency="zero-out")
     by_patient = ClippedGradient(nn.Linear(2, 2), LOSS, adjacency="zero-out", unit="patient")
-    with pytest.raises(InputError, match="units: were given, but one record at a time"):
+    with pytest.raises(InputError, match="units: were given, but gradients are clipped per record"):
         by_record(inputs, targets, clipping_bound=1.0, units=torch.arange(4))
     with pytest.raises(InputError, match="units: are missing, but one patient at a time"):
         by_patient(inputs, targets, clipping_bound=1.0)

@@ -16,9 +16,9 @@ from pacdp.features.deskew import deskew
 from pacdp.features.extractors import EXTRACTORS, make_extractor
 from pacdp.features.hog import OrientedGradients
 from pacdp.features.patches import _THRESHOLD, Patches, normalise_patches
-from pacdp.features.pipeline import quiet
 from pacdp.features.scattering import Scattering, _make_filters, _paths
 from pacdp.features.synthetic import draw_dead_leaves, generate_images
+from pacdp.progress import ignore_progress
 
 seeds = st.integers(0, 2**31)
 
@@ -42,7 +42,7 @@ def scattering(images, **settings):
 def fit_patches(images, *, seed=0, **settings):
     patches = Patches(tuple(images.shape[1:]), **settings)
     records = Records(features=images.numpy(), labels=np.zeros(len(images), np.int64))
-    patches.fit(records, classes=0, seed=seed, observe=quiet)
+    patches.fit(records, classes=0, seed=seed, progress=ignore_progress)
     return patches
 
 

@@ -7,12 +7,12 @@ import torch
 from pacdp.data import load_dataset
 from pacdp.errors import InputError
 from pacdp.features.network import Network
-from pacdp.features.pipeline import quiet
+from pacdp.progress import ignore_progress
 
 
 def trained(records, seed=0, epochs=1):
     network = Network(records.features.shape[1:], width=4, epochs=epochs)
-    network.fit(records, classes=10, seed=seed, observe=quiet)
+    network.fit(records, classes=10, seed=seed, progress=ignore_progress)
     return network
 
 

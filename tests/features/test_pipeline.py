@@ -126,15 +126,15 @@ def test_where_a_map_came_from(public):
 def test_a_network_is_trained_once(public, cache):
     public()
     data, watched = private(), Watched()
-    first = extract_features(data, NETWORK, observe=watched)
+    first = extract_features(data, NETWORK, progress=watched)
     assert watched.words.count("training the public network") == 1
     assert watched.words.count("network of ours") == 2
     again = Watched()
-    second = extract_features(data, NETWORK, observe=again)
+    second = extract_features(data, NETWORK, progress=again)
     assert again.words == []
     assert np.array_equal(first.train.features, second.train.features)
     # Another dimension is another view of the same map.
-    fewer = extract_features(data, NETWORK.model_copy(update={"dimension": 3}), observe=again)
+    fewer = extract_features(data, NETWORK.model_copy(update={"dimension": 3}), progress=again)
     assert again.words == []
     assert fewer.shape == (3,)
     assert oct(cache.stat().st_mode)[-2:] == "00"  # what private records look like is in it
@@ -143,8 +143,8 @@ def test_a_network_is_trained_once(public, cache):
 
 def test_a_rehearsal_learns_from_its_own_records(public):
     pool, watched = public(), Watched()
-    final = fit_features(NETWORK, SHAPE, observe=watched)
-    tried = fit_features(NETWORK, SHAPE, for_selection=True, observe=watched)
+    final = fit_features(NETWORK, SHAPE, progress=watched)
+    tried = fit_features(NETWORK, SHAPE, for_selection=True, progress=watched)
     assert watched.words.count("training the public network") == 2
     assert final.key != tried.key
     assert tried.provenance["sha256"] == pool.selection_training.train.digest
@@ -229,7 +229,7 @@ def _killed(folder, told):
         told.put(words)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    extract_features(private(), Features(name="plain"), observe=observe)
+    extract_features(private(), Features(name="plain"), progress=observe)
 
 
 def test_a_killed_process_does_no_harm(tmp_path, monkeypatch):
@@ -241,7 +241,7 @@ def test_a_killed_process_does_no_harm(tmp_path, monkeypatch):
     # It holds the lock while it works; we wait for it, and begin where it ended.
     assert told.get() == "plain of ours"
     watched = Watched()
-    seen = extract_features(private(), Features(name="plain"), observe=watched)
+    seen = extract_features(private(), Features(name="plain"), progress=watched)
     other.join()
     assert other.exitcode == -signal.SIGKILL
     assert watched.words == ["plain of ours"] * 2
@@ -253,7 +253,7 @@ def test_of_two_at_once_one_works():
     data, watched = private(), Watched()
     with ThreadPoolExecutor(2) as both:
         asked = [
-            both.submit(extract_features, data, Features(name="gradients"), observe=watched)
+            both.submit(extract_features, data, Features(name="gradients"), progress=watched)
             for _ in range(2)
         ]
     one, other = (each.result().train.features for each in asked)
