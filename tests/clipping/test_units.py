@@ -88,7 +88,7 @@ def test_sums_and_units_must_agree():
     by_patient = ClippedGradient(nn.Linear(2, 2), LOSS, adjacency="zero-out", unit="patient")
     with pytest.raises(InputError, match="units: were given, but gradients are clipped per record"):
         by_record(inputs, targets, clipping_bound=1.0, units=torch.arange(4))
-    with pytest.raises(InputError, match="units: are missing, but gradients are clipped per patient"):
+    with pytest.raises(InputError, match="units: are missing, but gradients are clipped"):
         by_patient(inputs, targets, clipping_bound=1.0)
     for bad in (torch.arange(3), torch.arange(4.0), torch.zeros(4, 1, dtype=torch.long)):
         with pytest.raises(InputError, match="must be one whole number for each example"):
