@@ -688,7 +688,7 @@ def run_jobs() -> Iterator[Job]:
     """Experiments, from the package and from the command line."""
     line = ("run", "heart-personalised", "--seed", "0")
     yield "pacdp run heart-personalised", partial(command, *line, "--out", "FOLDER")
-    other = ("--profile", "full", "--method", "aqc", "--engine", "one-by-one")
+    other = ("--profile", "full", "--method", "aqc", "--engine", "serial")
     yield "pacdp run, another method and size", partial(command, *line, *other)
     methods = "pac-dp,fixed:clipping_bound=5,dp-fedavg,fedavg"
     both = ("compare", "heart", "--seeds", "2", "--methods", methods)
