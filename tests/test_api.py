@@ -64,8 +64,13 @@ def test_ledgers_are_drawn_on(tmp_path):
         SQLiteLedger.create(tmp_path / client.name, client=client.name, budget=plan.budget(number))
         for number, client in enumerate(plan.clients)
     ]
-    pacdp.run("heart", method="fixed", changes=changes, ledgers=ledgers)
+    given = {"changes": changes, "ledgers": ledgers, "folder": tmp_path / "run"}
+    with pytest.raises(InputError, match="and no ledgers"):
+        pacdp.run("heart", method="fixed", resume=True, **given)
+    assert not (tmp_path / "run").exists()
+    pacdp.run("heart", method="fixed", **given)
     assert all(ledger.filter.spent for ledger in ledgers)
+    assert (tmp_path / "run" / "report.html").is_file()
 
 
 def test_changes_that_contradict_a_configuration_are_refused():

@@ -208,8 +208,8 @@ def run(
     >>> client.epsilon_budget, round(client.epsilon_spent, 6), client.delta, client.adjacency
     (0.1, 0.1, 1e-05, 'zero-out')
     """
-    if resume and folder is None:
-        raise InputError("resume: needs the folder of the interrupted run")
+    if resume and (folder is None or ledgers is not None):
+        raise InputError("resume: needs the folder of the interrupted run, and no ledgers")
     loaded = load_experiment(
         experiment, profile=profile, changes=changes, configuration=configuration
     )
@@ -233,7 +233,7 @@ def run(
         prepared,
         observe=observe,
         ledgers=ledgers,
-        checkpoint=None if files is None else files.checkpoint,
+        checkpoint=None if files is None or ledgers is not None else files.checkpoint,
         device=device,
         engine=engine,
     )
