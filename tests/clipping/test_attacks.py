@@ -521,7 +521,7 @@ def clean_sums(monkeypatch):
         return torch.zeros_like(clean, dtype=torch.float32)
 
     monkeypatch.setattr("pacdp.clipping.bounded.add_on_grid", spy)
-    monkeypatch.setattr("pacdp.federation.engines.layouts.add_on_grid", spy)
+    monkeypatch.setattr("pacdp.clipping.stacked.add_on_grid", spy)
     return seen
 
 

@@ -115,9 +115,12 @@ def test_a_step_of_the_stack_equals_steps_one_by_one_noise_included():
 
     sums = stacked(parameters, inputs, targets, clipping_bounds=BOUNDS)
     coordinates = sum(value[0].numel() for value in sums.values.values())
-    grid = StackedGrid(np.array(BOUNDS), coordinates, z=z)
+    grid = StackedGrid(np.array(BOUNDS), coordinates, z=z, divisors=divisors)
     draws = [noise(model).integers(coordinates, grid.scales[model]) for model in range(MODELS)]
-    released = grid.release(sums, torch.stack(draws), divisors=divisors)
+    flat = torch.cat([value.flatten(1) for value in sums.values.values()], 1)
+    noised = grid.add_noise(flat, torch.stack(draws), sensitivities=sums.sensitivities)
+    sizes = [value[0].numel() for value in sums.values.values()]
+    released = dict(zip(sums.values, noised.split(sizes, 1), strict=True))
     for model in range(MODELS):
         alone = one_by_one(module, parameters, model)
         value = ClippedGradient(alone, loss, adjacency="zero-out")(
@@ -125,7 +128,9 @@ def test_a_step_of_the_stack_equals_steps_one_by_one_noise_included():
         )
         expected = release(value, z=z[model], divisor=divisors[model], noise=noise(model))
         for name, tensor in expected.items():
-            torch.testing.assert_close(released[name][model], tensor, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(
+                released[name][model].view_as(tensor), tensor, rtol=1e-4, atol=1e-5
+            )
 
 
 def test_padding_does_not_count():
@@ -175,11 +180,14 @@ def test_wrong_shapes_are_refused():
         stacked(parameters, inputs[0], targets[0], clipping_bounds=1.0)
     with pytest.raises(InputError, match=r"clipping_bounds: .* must be one or 4 numbers"):
         stacked(parameters, inputs, targets, clipping_bounds=[1.0, 2.0])
-    sums = stacked(parameters, inputs, targets, clipping_bounds=1.0)
-    coordinates = sum(value[0].numel() for value in sums.values.values())
-    grid = StackedGrid(np.ones(MODELS), coordinates, z=np.ones(MODELS))
-    noise = SimulatedNoise(seed=0, client=0, round=0).integers(coordinates, grid.scales[0])
-    with pytest.raises(
-        InputError, match=r"noise: has shape \(1, .* no two models may share a draw"
-    ):
-        grid.release(sums, noise[None], divisors=np.ones(MODELS))
+
+
+def test_noise_for_another_sensitivity_or_a_shared_draw_is_refused():
+    clean, bounds = torch.zeros(3, 5), np.array([0.5, 1.0, 2.0])
+    grid = StackedGrid(bounds, 5, z=np.ones(3), divisors=np.ones(3))
+    for wrong in (bounds * 2, bounds[::-1], bounds[:2]):
+        with pytest.raises(InputError, match="sums: their sensitivities are not those"):
+            grid.add_noise(clean.clone(), torch.zeros(3, 5), sensitivities=wrong)
+    with pytest.raises(InputError, match=r"noise: has shape \(1, 5\).* no two models may share"):
+        grid.add_noise(clean.clone(), torch.zeros(1, 5), sensitivities=bounds)
+    assert grid.add_noise(clean[:2], torch.ones(2, 5), sensitivities=bounds[:2]).all()

@@ -2,7 +2,6 @@
 
 import warnings
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -15,7 +14,6 @@ from pacdp.clipping import (
     SimulatedNoise,
     SquaredError,
     StackedGradient,
-    StackedGrid,
     check_model,
     clip_upload,
 )
@@ -244,17 +242,6 @@ def test_present_is_a_mask_and_not_a_weight():
                 clipping_bounds=1.0,
                 present=wrong,
             )
-
-
-def test_a_stack_is_released_once():
-    stacked = StackedGradient(nn.Linear(3, 2), CrossEntropy(), adjacency="zero-out")
-    inputs, targets = torch.randn(1, 4, 3), torch.zeros(1, 4, dtype=torch.long)
-    sums = stacked(stacked.parameters(models=1), inputs, targets, clipping_bounds=1.0)
-    grid = StackedGrid(np.ones(1), 8, z=np.ones(1))
-    noise = SimulatedNoise(seed=0, client=0, round=0).integers(8, grid.scales[0])[None]
-    grid.release(sums, noise, divisors=np.array([4.0]))
-    with pytest.raises(InputError, match="released before"):
-        grid.release(sums, noise, divisors=np.array([4.0]))
 
 
 def mlp():

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from pacdp.clipping.bounded import ClippedSum, Tensors, noise_scale
+from pacdp.clipping.bounded import ClippedSum, Tensors
 from pacdp.clipping.examples import require_mask
 from pacdp.clipping.flushing import run_flushed
 from pacdp.clipping.numerics import (
@@ -38,6 +38,11 @@ class StackedSum:
     values: Tensors
     bounds: FloatArray
     adjacency: Adjacency
+
+    @property
+    def sensitivities(self) -> FloatArray:
+        """How far one example moves each model's sum, in L2."""
+        return self.bounds * self.adjacency.sensitivity
 
     def __getitem__(self, model: int) -> ClippedSum:
         """Return one model's sum, which carries its own sensitivity."""
@@ -133,44 +138,49 @@ class StackedGradient:
 class StackedGrid:
     """The public grids of several models, and the scales of their noise in grid steps.
 
+    All arrays have the same shape, for instance (models,).
+
     >>> from pacdp.clipping import CrossEntropy, SimulatedNoise
     >>> stacked = StackedGradient(nn.Linear(3, 2), CrossEntropy(), adjacency="zero-out")
     >>> inputs, targets = torch.randn(2, 6, 3), torch.zeros(2, 6, dtype=torch.long)
     >>> sums = stacked(stacked.parameters(models=2), inputs, targets, clipping_bounds=[0.5, 1.0])
-    >>> grid = StackedGrid(np.array([0.5, 1.0]), 8, z=np.array([2.0, 3.0]))
+    >>> grid = StackedGrid(sums.sensitivities, 2, z=np.array([2.0, 3.0]), divisors=np.full(2, 6.0))
     >>> sources = [SimulatedNoise(seed=0, client=client, round=0) for client in range(2)]
-    >>> pairs = zip(sources, grid.scales, strict=True)
-    >>> noise = torch.stack([source.integers(8, scale) for source, scale in pairs])
-    >>> grid.release(sums, noise, divisors=np.array([6.0, 6.0]))["bias"].shape
+    >>> pairs = zip(sources, grid.scales.tolist(), strict=True)
+    >>> noise = torch.stack([source.integers(2, scale) for source, scale in pairs])
+    >>> grid.add_noise(sums.values["bias"], noise, sensitivities=sums.sensitivities).shape
     torch.Size([2, 2])
     """
 
-    def __init__(self, sensitivities: FloatArray, coordinates: int, *, z: FloatArray) -> None:
+    def __init__(
+        self, sensitivities: FloatArray, coordinates: int, *, z: FloatArray, divisors: FloatArray
+    ) -> None:
         check_noise(float(z.max()), coordinates)
-        self._steps = grid_step(sensitivities, coordinates)
-        rows = zip(z.tolist(), sensitivities.tolist(), self._steps.tolist(), strict=True)
-        self.scales = [noise_scale(*row) for row in rows]
+        steps = grid_step(sensitivities, coordinates)
+        self.sensitivities = sensitivities
+        # Never rounded down.
+        self.scales = np.nextafter(z * sensitivities, np.inf) / steps
+        self._steps, self._divisors = torch.from_numpy(steps), torch.from_numpy(divisors)
 
-    def release(self, sums: StackedSum, noise: Tensor, *, divisors: FloatArray) -> Tensors:
-        """Release the sums of the first models, with noise (models, coordinates) in grid steps.
+    def add_noise(
+        self, clean: Tensor, noise: Tensor, *, sensitivities: FloatArray, dim: int = -1
+    ) -> Tensor:
+        """Add noise in whole grid steps to the values of the first models, and divide.
 
-        As with :func:`~pacdp.clipping.release`, the sums are used up.
+        Both tensors are overwritten. ``dim`` is the dimension of ``clean`` that holds a model's
+        coordinates. The sensitivities are those of the values; other ones than the noise was
+        scaled for are refused.
         """
-        if not sums.values:
-            raise InputError("sums: are used up, they have been released before")
-        shapes = {name: value.shape for name, value in sums.values.items()}
-        sizes = [shape[1:].numel() for shape in shapes.values()]
-        expected = (len(sums.bounds), sum(sizes))
-        if noise.shape != expected:
+        models = len(clean)
+        if not np.array_equal(sensitivities, self.sensitivities[:models]):
+            raise InputError("sums: their sensitivities are not those that the noise is scaled for")
+        if noise.shape != clean.shape:
             raise InputError(
-                f"noise: has shape {tuple(noise.shape)}, must be {expected}: no two models may "
-                "share a draw"
+                f"noise: has shape {tuple(noise.shape)}, must be {tuple(clean.shape)}: no two "
+                "models may share a draw"
             )
-        flat = torch.cat([sums.values.pop(name).flatten(1) for name in shapes], 1)
-        steps, shares = (
-            torch.from_numpy(column[: flat.shape[0], None]).to(flat.device)
-            for column in (self._steps, divisors)
+        steps, divisors = (
+            values[:models].unsqueeze(dim).to(clean.device)
+            for values in (self._steps, self._divisors)
         )
-        parts = add_on_grid(flat, noise, step=steps, divisor=shares)
-        split = zip(shapes.items(), torch.split_with_sizes(parts, sizes, 1), strict=True)
-        return {name: part.reshape(shape) for (name, shape), part in split}
+        return add_on_grid(clean, noise, step=steps, divisor=divisors)

@@ -38,6 +38,9 @@ class PaddedBatches:
     ) -> None:
         self._sizes, self._inputs, self._targets = records.sizes, records.inputs, records.targets
         self._index, self._lengths = self._lay_out([list(order) for order in orders])
+        self._rows = (self._inputs.flatten(0, 1), self._targets.flatten(0, 1))
+        longest = torch.arange(int(self._lengths.max()), device=self._inputs.device)
+        self._present = longest < torch.from_numpy(self._lengths).to(longest)[..., None]
         self._step = 0
 
     def _lay_out(
@@ -63,17 +66,15 @@ class PaddedBatches:
 
         Shapes are (clients, examples, ...). The mask is None where nothing is padded.
         """
-        lengths = self._lengths[:active, self._step]
-        longest = int(lengths.max())
         step, self._step = self._step, self._step + 1
+        lengths = self._lengths[:active, step]
+        longest = int(lengths.max())
+        present = None if lengths.min() == longest else self._present[:active, step, :longest]
         if self._index is None:
-            return self._inputs[:active], self._targets[:active], self._present(lengths, longest)
-        flat = torch.from_numpy(self._index[:active, step, :longest]).to(self._inputs.device)
-        inputs, targets = self._inputs.flatten(0, 1)[flat], self._targets.flatten(0, 1)[flat]
-        return inputs, targets, self._present(lengths, longest)
-
-    def _present(self, lengths: NDArray[np.int64], longest: int) -> Tensor | None:
-        if lengths.min() == longest:
-            return None
-        device = self._inputs.device
-        return torch.arange(longest, device=device) < torch.from_numpy(lengths).to(device)[:, None]
+            return self._inputs[:active], self._targets[:active], present
+        chosen = torch.from_numpy(self._index[:active, step, :longest]).to(self._inputs.device)
+        # Selecting whole rows by a flat index is several times faster than indexing.
+        inputs, targets = (
+            rows.index_select(0, chosen.flatten()).unflatten(0, chosen.shape) for rows in self._rows
+        )
+        return inputs, targets, present

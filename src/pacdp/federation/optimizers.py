@@ -43,13 +43,19 @@ class ParameterOptimizer:
         return cls(settings.optimiser, parameters, lr=settings.lr, momentum=settings.momentum)
 
     def __call__(self, gradient: Mapping[str, Tensor]) -> None:
+        """Take a step. A gradient may hold the first rows only; the others count as zero."""
         if self._optimiser is None:
             with torch.no_grad():
                 for name, value in self._parameters.items():
-                    value.sub_(gradient[name], alpha=self._lr)
+                    step = gradient[name]
+                    rows = value if step.shape == value.shape else value[: len(step)]
+                    rows.sub_(step, alpha=self._lr)
             return
         for name, value in self._parameters.items():
-            value.grad = gradient[name]
+            step = gradient[name]
+            if step.shape != value.shape:
+                step = torch.cat([step, torch.zeros_like(value[len(step) :])])
+            value.grad = step
         self._optimiser.step()
         self._optimiser.zero_grad()
 

@@ -51,8 +51,8 @@ class ReleaseGuard:
         paid, name = self.paid(index), self._client.name
         expected = (paid.adjacency, paid.unit, paid.sensitivity, paid.sampling_rate)
         matches = (adjacency, unit, sensitivity, sampling_rate) == expected
-        for chosen in units if matches else ():
-            self._times[index, chosen] += 1
+        if matches:
+            self._count(index, units)
         if not matches or self._times[index].max() > paid.count:
             raise BudgetExceededError(
                 f"client {name}: this release was not paid for; the plan pays for {paid.count} "
@@ -60,3 +60,13 @@ class ReleaseGuard:
             )
         if divisor not in (self._client.divisor, 1.0):
             raise BudgetExceededError(f"client {name}: the divisor must be the plan's, or 1")
+
+    def _count(self, index: int, units: Iterable[Units]) -> None:
+        times, listed = self._times[index], []
+        for chosen in units:
+            if isinstance(chosen, slice):
+                times[chosen] += 1
+            else:
+                listed.append(chosen)
+        if listed:
+            times += np.bincount(np.concatenate(listed), minlength=len(times))

@@ -5,63 +5,100 @@ clipping bound and noise, as in the grid of the offline phase; in a federation i
 of a job use the same records, so its inputs are one tensor.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from pacdp.clipping import CrossEntropy, StackedGradient
-from pacdp.clipping.numerics import add_on_grid, clip_factors, shrink_bound, zero_nonfinite_
+from pacdp.clipping import CrossEntropy, StackedGradient, StackedGrid, StackedSum
+from pacdp.clipping.numerics import clip_factors, shrink_bound, zero_nonfinite_
 from pacdp.federation.local_model import LocalModel, Tensors
+from pacdp.validation import FloatArray
 
 
-class Layout(Protocol):
+class Layout(ABC):
     """A layout of the weights of jobs × cells. Tensors called ``values`` are (jobs, cells)."""
 
-    cells: int
+    # Which dimensions of flat sums hold the cells and the coordinates of a model.
+    cell_dim: int
+    coordinate_dim: int
 
+    def __init__(self, local_model: LocalModel, cells: int) -> None:
+        self.cells = cells
+        self._shapes = {name: value.shape for name, value in local_model.parameters.items()}
+        self._sizes = [shape.numel() for shape in self._shapes.values()]
+
+    def release(self, sums: StackedSum, noise: Tensor, grid: StackedGrid) -> Tensors:
+        """Add noise (jobs, coordinates) to the sums of the first jobs, and divide.
+
+        With one cell the noise consists of whole numbers of grid steps. With several it is standard
+        normal, and each cell scales and rounds the same draws.
+        """
+        noise = self._order(noise).unsqueeze(self.cell_dim)
+        if self.cells > 1:
+            scales = torch.from_numpy(grid.scales[: len(noise)]).float()
+            noise = (noise * scales.unsqueeze(self.coordinate_dim)).round_()
+        released = grid.add_noise(
+            self._flatten(sums.values),
+            noise,
+            sensitivities=sums.sensitivities.reshape(-1, self.cells),
+            dim=self.coordinate_dim,
+        )
+        return self._unflatten(released)
+
+    def _order(self, noise: Tensor) -> Tensor:
+        """Return noise (jobs, coordinates) in the order of coordinates in flat sums."""
+        return noise
+
+    @abstractmethod
+    def _flatten(self, sums: Tensors) -> Tensor:
+        """Join the sums of all parameters."""
+
+    @abstractmethod
+    def _unflatten(self, flat: Tensor) -> Tensors:
+        """Split flat sums into the layout of the weights."""
+
+    @abstractmethod
     def expand(self, states: Sequence[Tensors]) -> Tensors:
         """Return the weights of several jobs from one state for each, equal in every cell."""
 
+    @abstractmethod
     def sums(
         self,
         weights: Tensors,
         inputs: Tensor,
         targets: Tensor,
         *,
-        bounds: Tensor,
+        bounds: FloatArray,
         present: Tensor | None,
-    ) -> Tensors:
+    ) -> StackedSum:
         """Compute the clipped sum of each job and cell over inputs (jobs, examples, ...).
 
-        ``present`` (jobs, examples) marks the real examples where batches are padded.
+        ``bounds`` are (jobs, cells). ``present`` (jobs, examples) marks the real examples where
+        batches are padded.
         """
 
-    def release(
-        self, sums: Tensors, noise: Tensor, *, scales: Tensor, steps: Tensor, divisors: Tensor
-    ) -> Tensors:
-        """Add noise (jobs, coordinates) on the grids of these steps, and divide.
-
-        With one cell the noise consists of whole numbers of grid steps. With several it is standard
-        normal, and each cell scales and rounds the same draws.
-        """
-
+    @abstractmethod
     def spread(self, values: Tensor, like: Tensor) -> Tensor:
         """Reshape values so that they can be multiplied with weights."""
 
+    @abstractmethod
     def finite(self, weights: Tensors) -> Tensor:
         """Return which of (jobs, cells) have finite weights."""
 
+    @abstractmethod
     def outputs(self, weights: Tensors, inputs: Tensor) -> Tensor:
         """Compute the outputs for the same inputs: (jobs, cells, examples, outputs)."""
 
 
-class CellsFirst:
+class CellsFirst(Layout):
     """Any sequential model: weights (jobs, cells, ...)."""
 
+    cell_dim, coordinate_dim = 1, 2
+
     def __init__(self, local_model: LocalModel, cells: int) -> None:
-        self.cells = cells
+        super().__init__(local_model, cells)
         self._gradient = StackedGradient(
             local_model.model, local_model.loss, adjacency=local_model.plan.adjacency
         )
@@ -83,31 +120,26 @@ class CellsFirst:
         inputs: Tensor,
         targets: Tensor,
         *,
-        bounds: Tensor,
+        bounds: FloatArray,
         present: Tensor | None,
-    ) -> Tensors:
+    ) -> StackedSum:
         return self._gradient(
             {name: value.flatten(0, 1) for name, value in weights.items()},
             self._repeat(inputs),
             self._repeat(targets),
-            clipping_bounds=bounds.flatten().numpy(),
+            clipping_bounds=bounds.reshape(-1),
             present=None if present is None else self._repeat(present),
-        ).values
-
-    def release(
-        self, sums: Tensors, noise: Tensor, *, scales: Tensor, steps: Tensor, divisors: Tensor
-    ) -> Tensors:
-        shapes = {name: value.shape[1:] for name, value in sums.items()}
-        flat = torch.cat([value.flatten(1) for value in sums.values()], 1)
-        if self.cells > 1:
-            noise = (noise.unsqueeze(1) * scales.float().unsqueeze(2)).round_().flatten(0, 1)
-        steps, divisors = (v.reshape(-1, 1).to(flat.device) for v in (steps, divisors))
-        parts = add_on_grid(flat, noise, step=steps, divisor=divisors).split_with_sizes(
-            [shape.numel() for shape in shapes.values()], 1
         )
+
+    def _flatten(self, sums: Tensors) -> Tensor:
+        flat = torch.cat([value.flatten(1) for value in sums.values()], 1)
+        return flat.unflatten(0, (-1, self.cells))
+
+    def _unflatten(self, flat: Tensor) -> Tensors:
+        parts = flat.split_with_sizes(self._sizes, 2)
         return {
-            name: part.reshape(-1, self.cells, *shape)
-            for (name, shape), part in zip(shapes.items(), parts, strict=True)
+            name: part.unflatten(2, shape)
+            for (name, shape), part in zip(self._shapes.items(), parts, strict=True)
         }
 
     def spread(self, values: Tensor, like: Tensor) -> Tensor:
@@ -123,19 +155,29 @@ class CellsFirst:
         return outputs.unflatten(0, (-1, self.cells))
 
 
-class CellsLast:
+class CellsLast(Layout):
     """Logistic or linear regression on public records: weight (jobs, I, O, cells).
 
     A step of all cells is two matrix products and takes well under a microsecond per cell. Sums are
     in plain single precision, without the error bounds that private records require.
     """
 
+    cell_dim, coordinate_dim = 2, 1
+
     def __init__(self, local_model: LocalModel, cells: int) -> None:
-        self.cells = cells
+        super().__init__(local_model, cells)
         self._loss = local_model.loss
-        self._shapes = {name: value.shape for name, value in local_model.parameters.items()}
+        self._adjacency = local_model.plan.adjacency
         self._weight = next(name for name, shape in self._shapes.items() if len(shape) == 2)
         self._bias = next((name for name, shape in self._shapes.items() if len(shape) == 1), None)
+        # Weights are transposed here, so noise is put in the same order.
+        order = torch.arange(sum(self._sizes)).split_with_sizes(self._sizes)
+        self._coordinates = torch.cat(
+            [
+                part.view(shape).mT.flatten() if len(shape) == 2 else part
+                for part, shape in zip(order, self._shapes.values(), strict=True)
+            ]
+        )
 
     def expand(self, states: Sequence[Tensors]) -> Tensors:
         stacked = {name: torch.stack([state[name] for state in states]) for name in states[0]}
@@ -156,15 +198,15 @@ class CellsLast:
         inputs: Tensor,
         targets: Tensor,
         *,
-        bounds: Tensor,
+        bounds: FloatArray,
         present: Tensor | None,
-    ) -> Tensors:
+    ) -> StackedSum:
         flat = inputs.flatten(2)
         back = self._output_gradients(self._outputs(weights, flat), targets)
         # A norm only reads the records; squaring them would write as much again.
         lengths = torch.linalg.vector_norm(flat, dim=2).square() + (self._bias is not None)
         squares = back.square().sum(2).mul_(lengths.unsqueeze(2))
-        limits = shrink_bound(bounds, flat.shape[1]).to(squares).unsqueeze(1)
+        limits = shrink_bound(torch.from_numpy(bounds), flat.shape[1]).to(squares).unsqueeze(1)
         factors = clip_factors(squares.sqrt_(), limits)
         if present is not None:
             factors *= present.unsqueeze(2)
@@ -174,7 +216,7 @@ class CellsLast:
         sums = {self._weight: torch.bmm(back.flatten(2).mT, flat).mT.unflatten(2, shape)}
         if self._bias is not None:
             sums[self._bias] = back.sum(1)
-        return sums
+        return StackedSum(values=sums, bounds=bounds, adjacency=self._adjacency)
 
     def _output_gradients(self, outputs: Tensor, targets: Tensor) -> Tensor:
         if not isinstance(self._loss, CrossEntropy):
@@ -183,22 +225,22 @@ class CellsLast:
         one_hot = nn.functional.one_hot(targets, outputs.shape[2]).to(probabilities)
         return probabilities.sub_(one_hot.unsqueeze(-1))
 
-    def release(
-        self, sums: Tensors, noise: Tensor, *, scales: Tensor, steps: Tensor, divisors: Tensor
-    ) -> Tensors:
-        parts = noise.split([shape.numel() for shape in self._shapes.values()], 1)
-        released = {}
-        for (name, shape), part in zip(self._shapes.items(), parts, strict=True):
-            clean, drawn = sums[name], _lay_out(part.reshape(-1, *shape))
-            if self.cells > 1:
-                drawn = (drawn * self.spread(scales.float(), clean)).round_()
-            released[name] = add_on_grid(
-                clean,
-                drawn,
-                step=self.spread(steps.float(), clean),
-                divisor=self.spread(divisors.float(), clean),
-            )
-        return released
+    def _order(self, noise: Tensor) -> Tensor:
+        return noise[:, self._coordinates]
+
+    def _flatten(self, sums: Tensors) -> Tensor:
+        weight = sums[self._weight]
+        flat = weight.new_empty(len(weight), sum(self._sizes), self.cells)
+        for name, part in self._unflatten(flat).items():
+            part.copy_(sums[name])
+        return flat
+
+    def _unflatten(self, flat: Tensor) -> Tensors:
+        parts = flat.split_with_sizes(self._sizes, 1)
+        return {
+            name: part.unflatten(1, shape[::-1])
+            for (name, shape), part in zip(self._shapes.items(), parts, strict=True)
+        }
 
     def spread(self, values: Tensor, like: Tensor) -> Tensor:
         return values.view(len(values), *[1] * (like.ndim - 2), -1)

@@ -10,12 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from pacdp.clipping import NoiseSource, SimulatedNoise
-from pacdp.clipping.numerics import check_noise, grid_step
+from pacdp.clipping import NoiseSource, SimulatedNoise, StackedGrid
 from pacdp.clipping.sequential import LinearStep
 from pacdp.errors import BudgetExceededError, add_location
 from pacdp.federation.batches import Padded, PaddedBatches
@@ -33,7 +32,7 @@ from pacdp.validation import FloatArray
 
 # The largest number of record values in one program: what a core's cache can hold.
 LARGEST_STACK = 2**20
-# The largest number of noise values that are drawn at once for a client.
+# The largest number of noise values that are drawn at once for a group of clients.
 LARGEST_DRAW = 2**20
 # From this many multiplications per step on, groups of clients run on several cores: below, most of
 # the time is spent in Python, which runs on one.
@@ -173,19 +172,18 @@ class StackedEngine:
         bounds = np.array([self._bounds(job, number) for job in group])
         multipliers = np.array([self._noise_multipliers(job) for job in group])
         multipliers *= np.array([[job.noise_scale] for job in group])
-        steps, scales = self._grids(bounds, multipliers)
-        draws = [
-            _Draws(
-                job.client.noise_source(number),
-                scale=float(row[0]) if self._layout.cells == 1 else None,
-                steps=job.client_plan.steps,
-                coordinates=self._local_model.coordinates,
-            )
-            for job, row in zip(group, scales, strict=True)
-        ]
-        divisors = np.array([[client.divisor] for client in clients]) + np.zeros_like(bounds)
-        limits, scales_, steps_, divisors_ = map(
-            torch.from_numpy, (bounds, scales, steps, divisors)
+        ratio = self._plan.adjacency.sensitivity
+        grid = StackedGrid(
+            bounds * ratio,
+            self._local_model.coordinates,
+            z=multipliers / ratio,
+            divisors=np.array([[client.divisor] for client in clients]) + np.zeros_like(bounds),
+        )
+        noise = _StackedNoise(
+            [job.client.noise_source(number) for job in group],
+            [client.steps for client in clients],
+            scales=grid.scales[:, 0].tolist() if self._layout.cells == 1 else None,
+            coordinates=self._local_model.coordinates,
         )
         start = self._initial_weights(group, broadcast)
         weights = {name: value.clone() for name, value in start.items()}
@@ -199,24 +197,13 @@ class StackedEngine:
                 sums = self._layout.sums(
                     {name: value[:active] for name, value in weights.items()},
                     *(inputs, targets),
-                    bounds=limits[:active],
+                    bounds=bounds[:active],
                     present=present,
                 )
-                released = self._layout.release(
-                    sums,
-                    torch.stack([source.next() for source in draws[:active]]),
-                    scales=scales_[:active],
-                    steps=steps_[:active],
-                    divisors=divisors_[:active],
-                )
+                released = self._layout.release(sums, noise.next(active), grid)
             except Exception as error:
                 raise add_location(error, _describe(group[:active], number, step)) from error
-            if active < len(group):
-                # Finished clients get zero gradients; their updates have been taken already.
-                released = {
-                    name: torch.cat([value, torch.zeros_like(weights[name][active:])])
-                    for name, value in released.items()
-                }
+            # Finished clients get no gradients; their updates have been taken already.
             optimizer(released)
             unfinished = sum(client.steps > step + 1 for client in clients)
             updates += [
@@ -245,44 +232,50 @@ class StackedEngine:
             divisor=job.client_plan.divisor,
         )
 
-    def _grids(self, bounds: FloatArray, multipliers: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the steps of the public grids, and σ in grid steps, never rounded down."""
-        coordinates, ratio = self._local_model.coordinates, self._plan.adjacency.sensitivity
-        check_noise(float(multipliers.max()) / ratio, coordinates)
-        steps = grid_step(bounds * ratio, coordinates)
-        noise = multipliers / ratio * (bounds * ratio)
-        return steps, np.nextafter(noise, math.inf) / steps
 
+class _StackedNoise:
+    """The noise of several clients, returned step by step but drawn for many steps at once.
 
-class _Draws:
-    """A client's noise, returned step by step but drawn for many steps at once.
-
-    With a scale it consists of whole numbers of grid steps; without one, it is the standard normal
-    noise of a simulation.
+    With scales it consists of whole numbers of grid steps; without them, it is the standard normal
+    noise of a simulation. Clients with most steps come first.
     """
 
     def __init__(
-        self, source: NoiseSource, *, scale: float | None, steps: int, coordinates: int
+        self,
+        sources: Sequence[NoiseSource],
+        steps: Sequence[int],
+        *,
+        scales: Sequence[float] | None,
+        coordinates: int,
     ) -> None:
-        self._source, self._scale = source, scale
-        self._steps, self._coordinates = steps, coordinates
-        self._rows: Iterator[Tensor] = iter(())
+        self._sources, self._scales = sources, scales
+        self._steps, self._coordinates = list(steps), coordinates
+        self._drawn: Iterator[Tensor] = iter(())
 
-    def next(self) -> Tensor:
-        """Return the noise of the next step."""
-        row = next(self._rows, None)
-        if row is None:
-            count = min(self._steps, max(1, LARGEST_DRAW // self._coordinates))
-            self._steps -= count
-            self._rows = iter(self._draw(count * self._coordinates).view(count, -1))
-            row = next(self._rows)
-        return row
+    def next(self, clients: int) -> Tensor:
+        """Return the noise of the first clients in the next step: (clients, coordinates)."""
+        drawn = next(self._drawn, None)
+        if drawn is None:
+            self._drawn = iter(self._draw(clients))
+            drawn = next(self._drawn)
+        return drawn[:clients]
 
-    def _draw(self, count: int) -> Tensor:
-        if self._scale is not None:
-            return self._source.integers(count, self._scale)
-        assert isinstance(self._source, SimulatedNoise)
-        return self._source.normals(count)
+    def _draw(self, clients: int) -> Tensor:
+        """Draw the noise of many steps: (steps, clients, coordinates)."""
+        most = max(1, LARGEST_DRAW // (clients * self._coordinates))
+        counts = [min(steps, most) for steps in self._steps[:clients]]
+        rows = [self._draw_client(client, count) for client, count in enumerate(counts)]
+        self._steps = [
+            left - count for left, count in zip(self._steps[:clients], counts, strict=True)
+        ]
+        return pad_sequence(rows)
+
+    def _draw_client(self, client: int, steps: int) -> Tensor:
+        source, count = self._sources[client], steps * self._coordinates
+        if self._scales is not None:
+            return source.integers(count, self._scales[client]).view(steps, -1)
+        assert isinstance(source, SimulatedNoise)
+        return source.normals(count).view(steps, -1)
 
 
 def _describe(group: Sequence[Job], round: int, step: int) -> str:  # noqa: A002
