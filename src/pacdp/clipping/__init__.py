@@ -15,7 +15,7 @@ from pacdp.clipping.gradient import ClippedGradient
 from pacdp.clipping.inspection import check_model
 from pacdp.clipping.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
 from pacdp.clipping.noise import NoiseSource, SimulatedNoise, SystemNoise
-from pacdp.clipping.stacked import StackedGradient, StackedGrid, StackedSum
+from pacdp.clipping.stacked import StackedGradient, StackedGrid, StackedLevels, StackedSum
 
 __all__ = [
     "BinaryCrossEntropy",
@@ -28,6 +28,7 @@ __all__ = [
     "SquaredError",
     "StackedGradient",
     "StackedGrid",
+    "StackedLevels",
     "StackedSum",
     "SystemNoise",
     "centred_count",

@@ -22,7 +22,7 @@ from pacdp.clipping.numerics import (
     zero_nonfinite,
 )
 from pacdp.errors import InputError
-from pacdp.privacy import Adjacency, Release
+from pacdp.privacy import Adjacency, LevelTerms, Release
 from pacdp.validation import require_positive_number
 
 Tensors = dict[str, Tensor]
@@ -44,6 +44,14 @@ class Bounded:
     sensitivity: float
     adjacency: Adjacency
     unit: str = "record"
+    levels: tuple[float, ...] = ()
+    """C_j/C where examples have bounds of their own: one of level j moves the values by at most
+    the sensitivity times that."""
+
+    @property
+    def finest(self) -> float:
+        """The smallest sensitivity of any level, for which the grid is made."""
+        return self.sensitivity * min((ratio for ratio in self.levels if ratio), default=1.0)
 
     def event(self, z: float) -> Release:
         """Return what to debit for a release of this value with noise z times its sensitivity.
@@ -58,6 +66,7 @@ class Bounded:
             sensitivity=relative,
             adjacency=self.adjacency,
             unit=self.unit,
+            levels=tuple(LevelTerms(ratio) for ratio in self.levels),
         )
 
 
@@ -87,8 +96,8 @@ def release(value: Bounded, *, z: float, divisor: float, noise: NoiseSource) -> 
     if not value.values:
         raise InputError("value: is used up, it has been released before")
     coordinates = sum(tensor.numel() for tensor in value.values.values())
-    check_noise(z, coordinates)
-    step = grid_step(value.sensitivity, coordinates)
+    check_noise(z * value.sensitivity / value.finest, coordinates)
+    step = grid_step(value.finest, coordinates)
     scale = noise_scale(z, value.sensitivity, step)
     released: dict[str, Tensor] = {}
     while value.values:

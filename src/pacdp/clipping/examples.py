@@ -4,10 +4,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from pacdp.clipping.numerics import shrink_levels
 from pacdp.errors import InputError
 
 
@@ -40,6 +42,45 @@ class Batch:
                 units = self.units[chosen] - start
             inputs, targets = (take(values, chosen) for values in (self.inputs, self.targets))
             yield place, Batch(inputs, targets, place.stop - start, units)
+
+
+@dataclass(frozen=True)
+class ExampleLevels:
+    """The budget level of each example (or unit), and the bound of each level.
+
+    ``ratios`` are C_j/C, public; ``index`` (examples,) is the level of each example, private.
+
+    >>> levels = ExampleLevels((0.1, 1.0), torch.tensor([1, 0, 0]))
+    >>> levels.limits(2.0, examples=3).round(decimals=2)
+    tensor([2.0000, 0.2000, 0.2000], dtype=torch.float64)
+    """
+
+    ratios: tuple[float, ...]
+    index: Tensor
+
+    def limits(
+        self, bound: float, examples: int, *, sums: int | None = None, positions: bool = False
+    ) -> Tensor:
+        """Return the norm to which each example is clipped, as one of ``examples`` in a sum."""
+        table = shrink_levels(
+            np.array(bound), np.array(self.ratios), examples, sums=sums, positions=positions
+        )
+        return torch.from_numpy(table).to(self.index.device)[self.index]
+
+    def take(self, chosen: slice | Tensor) -> "ExampleLevels":
+        """Return the levels of some of the examples."""
+        return ExampleLevels(self.ratios, self.index[chosen])
+
+    def check(self, size: int) -> None:
+        """Refuse levels that are not one known level for each example."""
+        index, known = self.index, len(self.ratios)
+        whole = index.dtype == torch.int64 and index.shape == (size,)
+        if not whole or (size and not 0 <= int(index.min()) <= int(index.max()) < known):
+            raise InputError(
+                f"levels: must be whole numbers (int64) from 0 to {known - 1}, one for each example"
+            )
+        if not all(0 <= ratio <= 1 for ratio in self.ratios) or max(self.ratios) != 1:
+            raise InputError("levels: ratios must be from 0 to 1, and the largest must be 1")
 
 
 def as_tuple(values: Any) -> tuple[Any, ...]:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from pacdp.clipping.bounded import ClippedSum
 from pacdp.clipping.compatibility import require_private
-from pacdp.clipping.examples import Batch, batch_size, require_mask, signature
+from pacdp.clipping.examples import Batch, ExampleLevels, batch_size, require_mask, signature
 from pacdp.clipping.flushing import run_flushed
 from pacdp.clipping.losses import Loss
 from pacdp.clipping.numerics import BLOCK, check_clipping_bound, refuse_reduced_precision
@@ -81,24 +81,29 @@ class ClippedGradient:
         clipping_bound: float,
         units: Any = None,
         present: Tensor | None = None,
+        levels: ExampleLevels | None = None,
     ) -> ClippedSum:
         """Compute Σ_i g_i·min(1, C/‖g_i‖) over the examples of a batch, which may be empty.
 
         ``units`` holds the unit number of each example: g_i is then the sum of the gradients of
         unit i, and ``microbatch`` counts units. ``present`` is a boolean mask over examples (or
         over units, sorted by number). Those that are masked out are computed as well and multiplied
-        by zero, so that the operations do not reveal which they are.
+        by zero, so that the operations do not reveal which they are. With ``levels``, an example
+        (or unit) of level j is clipped to C_j instead, and moves the sum by at most C_j.
         """
         bound = check_clipping_bound("clipping_bound", clipping_bound)
         batch = self._batch(inputs, targets, units)
         require_mask(present, (batch.size,))
+        if levels is not None:
+            levels.check(batch.size)
         strategy = self._strategy(inputs, targets)
         return ClippedSum(
-            values=run_flushed(partial(self._sum, strategy, batch, bound, present)),
+            values=run_flushed(partial(self._sum, strategy, batch, bound, present, levels)),
             bound=bound,
             sensitivity=bound * self.adjacency.sensitivity,
             adjacency=self.adjacency,
             unit=self.unit,
+            levels=() if levels is None else levels.ratios,
         )
 
     @property
@@ -198,7 +203,12 @@ class ClippedGradient:
         return strategy.limit(self.microbatch or max(size, 1))
 
     def _sum(
-        self, strategy: Strategy, batch: Batch, bound: float, present: Tensor | None
+        self,
+        strategy: Strategy,
+        batch: Batch,
+        bound: float,
+        present: Tensor | None,
+        levels: ExampleLevels | None,
     ) -> dict[str, Tensor]:
         """Compute the clipped sum over all microbatches of a batch."""
         total: dict[str, Tensor] = {}
@@ -209,6 +219,7 @@ class ClippedGradient:
                 examples=size,
                 sums=-(-size // step) * -(-min(step, size) // BLOCK),
                 present=None if present is None else present[rows],
+                levels=None if levels is None else levels.take(rows),
             )
             total = {n: total[n].double().add_(v) for n, v in summed.items()} if total else summed
         return {

@@ -114,6 +114,39 @@ def shrink_bound(bound: Bound, examples: int, *, sums: int | None = None) -> Bou
     return bound * ((1 - GRID_ERROR) / (1 + NORM_ERROR + SUM_ERROR + added))
 
 
+def shrink_levels(
+    bounds: FloatArray,
+    ratios: FloatArray,
+    examples: int,
+    *,
+    sums: int | None = None,
+    positions: bool = False,
+) -> FloatArray:
+    """Compute the norms to clip to where examples have bounds of their own.
+
+    ``ratios`` (..., levels) are C_j/C, and ``bounds`` (...) are C. Rounding errors depend on the
+    largest bound, so they take a larger part of a smaller one: an example of level j moves the
+    rounded sum by at most C_j if it is clipped to the norm that is returned. ``positions`` says
+    whether gradients are sums over positions, whose error is bounded by :data:`SUM_ERROR`. Levels of
+    equal bounds are treated as by :func:`shrink_bound`.
+
+    >>> shrink_levels(np.array(1.0), np.array([0.1, 1.0]), 16).round(4)
+    array([0.0999, 0.9996])
+    """
+    block = min(examples, BLOCK)
+    added = 2 * ((-(-examples // BLOCK) if sums is None else sums) + 1) * examples * UNIT_DOUBLE
+    # Twice the error of a block's sum, with a margin for what underflows.
+    plain = 2.02 * block * sum_error(block) * (1 + NORM_ERROR)
+    error = (SUM_ERROR if positions else plain) + added
+    taking_part = np.where(ratios > 0, ratios, 1.0)
+    grid = GRID_ERROR * taking_part.min(-1, keepdims=True)
+    largest = (1 - grid) / (1 + NORM_ERROR + error)
+    shares = (ratios - grid - error * largest) / (1 + NORM_ERROR)
+    alike = (ratios == 1).all(-1, keepdims=True)
+    shares = np.where(alike, shrink_bound(1.0, examples, sums=sums), np.maximum(shares, 0))
+    return np.asarray(bounds)[..., None] * np.where(ratios > 0, shares, 0)
+
+
 def norms(values: Tensor) -> Tensor:
     """Compute norms over the last dimension in single precision, at most 2⁻¹³ too small.
 

@@ -24,11 +24,29 @@ from pacdp.clipping.numerics import (
     grid_step,
     refuse_reduced_precision,
     shrink_bound,
+    shrink_levels,
 )
 from pacdp.clipping.sequential import Parameters, as_sequential
 from pacdp.errors import InputError
 from pacdp.privacy import Adjacency
 from pacdp.validation import FloatArray, require_positive
+
+
+@dataclass(frozen=True)
+class StackedLevels:
+    """The budget levels of the examples of several models, and the bounds of each model's levels.
+
+    ``ratios`` (models, levels) are C_j/C, public; ``index`` (models, examples) is the level of each
+    example, private.
+    """
+
+    ratios: FloatArray
+    index: Tensor
+
+    def limits(self, bounds: FloatArray, examples: int) -> Tensor:
+        """Return the norm to which each example is clipped: (models, examples)."""
+        table = torch.from_numpy(shrink_levels(bounds, self.ratios, examples))
+        return table.to(self.index.device).gather(1, self.index)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +56,20 @@ class StackedSum:
     values: Tensors
     bounds: FloatArray
     adjacency: Adjacency
+    levels: FloatArray | None = None
+    """C_j/C of each model (models, levels), where examples have bounds of their own."""
 
     @property
     def sensitivities(self) -> FloatArray:
         """How far one example moves each model's sum, in L2."""
         return self.bounds * self.adjacency.sensitivity
+
+    @property
+    def finest(self) -> FloatArray:
+        """The smallest sensitivity of any level of each model, for which its grid is made."""
+        if self.levels is None:
+            return self.sensitivities
+        return self.sensitivities * smallest_ratio(self.levels)
 
     def __getitem__(self, model: int) -> ClippedSum:
         """Return one model's sum, which carries its own sensitivity."""
@@ -52,6 +79,7 @@ class StackedSum:
             bound=bound,
             sensitivity=bound * self.adjacency.sensitivity,
             adjacency=self.adjacency,
+            levels=() if self.levels is None else tuple(self.levels[model].tolist()),
         )
 
 
@@ -99,11 +127,13 @@ class StackedGradient:
         *,
         clipping_bounds: ArrayLike,
         present: Tensor | None = None,
+        levels: StackedLevels | None = None,
     ) -> StackedSum:
         """Compute the clipped sum of each model over its own examples.
 
         ``clipping_bounds`` holds one bound for each model, or one for all. ``present`` (models,
-        examples) marks real examples where batches are unequal and padded.
+        examples) marks real examples where batches are unequal and padded. ``levels`` give the
+        examples of a model different bounds.
         """
         models = len(inputs)
         bounds = require_positive("clipping_bounds", clipping_bounds)
@@ -121,18 +151,31 @@ class StackedGradient:
                 "examples as the first layer takes them"
             )
         require_mask(present, tuple(inputs.shape[:2]))
-        most = shrink_bound(torch.from_numpy(bounds), inputs.shape[1])
+        if levels is None:
+            limits = shrink_bound(torch.from_numpy(bounds), inputs.shape[1]).unsqueeze(1)
+        else:
+            limits = levels.limits(bounds, inputs.shape[1])
 
         def compute() -> Tensors:
             with torch.no_grad():
                 norms, sums = self.sequential.gradients(
                     parameters, inputs, targets, self.loss, lead=2
                 )
-                factors = clip_factors(norms, most.to(norms).unsqueeze(1))
+                factors = clip_factors(norms, limits.to(norms))
                 values = sums(factors if present is None else factors * present)
                 return {name: values[name] for name in parameters}
 
-        return StackedSum(values=run_flushed(compute), bounds=bounds, adjacency=self.adjacency)
+        return StackedSum(
+            values=run_flushed(compute),
+            bounds=bounds,
+            adjacency=self.adjacency,
+            levels=None if levels is None else levels.ratios,
+        )
+
+
+def smallest_ratio(levels: FloatArray) -> FloatArray:
+    """Return the smallest C_j/C > 0 of levels (..., levels)."""
+    return np.asarray(np.where(levels > 0, levels, 1.0).min(-1))
 
 
 class StackedGrid:
@@ -148,32 +191,41 @@ class StackedGrid:
     >>> sources = [SimulatedNoise(seed=0, client=client, round=0) for client in range(2)]
     >>> pairs = zip(sources, grid.scales.tolist(), strict=True)
     >>> noise = torch.stack([source.integers(2, scale) for source, scale in pairs])
-    >>> grid.add_noise(sums.values["bias"], noise, sensitivities=sums.sensitivities).shape
+    >>> grid.add_noise(sums.values["bias"], noise, sums=sums).shape
     torch.Size([2, 2])
     """
 
     def __init__(
-        self, sensitivities: FloatArray, coordinates: int, *, z: FloatArray, divisors: FloatArray
+        self,
+        sensitivities: FloatArray,
+        coordinates: int,
+        *,
+        z: FloatArray,
+        divisors: FloatArray,
+        finest: FloatArray | None = None,
     ) -> None:
-        check_noise(float(z.max()), coordinates)
-        steps = grid_step(sensitivities, coordinates)
+        """``finest`` are the smallest sensitivities of any level, where examples have levels."""
         self.sensitivities = sensitivities
+        self.finest = sensitivities if finest is None else finest
+        check_noise(float((z * (sensitivities / self.finest)).max()), coordinates)
+        steps = grid_step(self.finest, coordinates)
         # Never rounded down.
         self.scales = np.nextafter(z * sensitivities, np.inf) / steps
         self._steps, self._divisors = torch.from_numpy(steps), torch.from_numpy(divisors)
 
-    def add_noise(
-        self, clean: Tensor, noise: Tensor, *, sensitivities: FloatArray, dim: int = -1
-    ) -> Tensor:
+    def add_noise(self, clean: Tensor, noise: Tensor, *, sums: StackedSum, dim: int = -1) -> Tensor:
         """Add noise in whole grid steps to the values of the first models, and divide.
 
-        Both tensors are overwritten. ``dim`` is the dimension of ``clean`` that holds a model's
-        coordinates. The sensitivities are those of the values; other ones than the noise was
+        Both tensors are overwritten. ``clean`` holds the values of ``sums``, flat, and ``dim`` is
+        its dimension of a model's coordinates. Sums of other sensitivities than the noise was
         scaled for are refused.
         """
         models = len(clean)
-        if not np.array_equal(sensitivities, self.sensitivities[:models]):
-            raise InputError("sums: their sensitivities are not those that the noise is scaled for")
+        for own, given in ((self.sensitivities, sums.sensitivities), (self.finest, sums.finest)):
+            if not np.array_equal(given.ravel(), own[:models].ravel()):
+                raise InputError(
+                    "sums: their sensitivities are not those that the noise is scaled for"
+                )
         if noise.shape != clean.shape:
             raise InputError(
                 f"noise: has shape {tuple(noise.shape)}, must be {tuple(clean.shape)}: no two "

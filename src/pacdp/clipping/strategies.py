@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad
 from torch.utils._pytree import tree_map
 
-from pacdp.clipping.examples import Batch, as_tuple, batch_size
+from pacdp.clipping.examples import Batch, ExampleLevels, as_tuple, batch_size
 from pacdp.clipping.losses import Loss, loss_gradients, require_one_per_example, vmap_or_loop
 from pacdp.clipping.numerics import BLOCK, SUM_ERROR, UNIT_SINGLE, clip_factors, shrink_bound
 from pacdp.clipping.per_example import (
@@ -48,7 +48,13 @@ class Gradients:
     sums: WeightedSums
 
     def clipped_sum(
-        self, bound: float, *, examples: int, sums: int, present: Tensor | None
+        self,
+        bound: float,
+        *,
+        examples: int,
+        sums: int,
+        present: Tensor | None,
+        levels: ExampleLevels | None = None,
     ) -> dict[str, Tensor]:
         """Compute Σ f_i·g_i with clip factors f_i that keep one example's influence within C.
 
@@ -59,7 +65,13 @@ class Gradients:
             # Clipped harder where the terms of a gradient cancel so much that rounding matters.
             scale = 2.01 * UNIT_SINGLE * min(len(norms), BLOCK) / SUM_ERROR
             norms = torch.maximum(norms, scale * self.rounding)
-        factors = clip_factors(norms, shrink_bound(bound, examples, sums=sums))
+        if levels is None:
+            limits: float | Tensor = shrink_bound(bound, examples, sums=sums)
+        else:
+            limits = levels.limits(
+                bound, examples, sums=sums, positions=self.rounding is not None
+            ).to(norms)
+        factors = clip_factors(norms, limits)
         return self.sums(factors if present is None else factors * present)
 
 

@@ -66,6 +66,16 @@ class Partition:
         ]
         return dict(zip(self.clients, counts, strict=True))
 
+    def budgets_by_client(self, dataset: Dataset) -> dict[str, dict[float, int]] | None:
+        """Return how many units of each client have which ε; None if records have no budgets."""
+        if dataset.train.budgets is None:
+            return None
+        counts = []
+        for records in self.client_records(dataset):
+            values, numbers = np.unique(np.asarray(records.unit_budgets()), return_counts=True)
+            counts.append(dict(zip(values.tolist(), numbers.tolist(), strict=True)))
+        return dict(zip(self.clients, counts, strict=True))
+
     def client_records(self, dataset: Dataset) -> "ClientRecords":
         """Return each client's records, which are copied on access."""
         if self.digest != dataset.train.digest:

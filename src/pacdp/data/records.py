@@ -34,7 +34,8 @@ class Records:
     numbers, or floats for regression. ``clients`` is the number of the client that holds a record
     in the source, ``units`` groups the records of one person (or household, or device), and
     ``keys`` identifies the source record that each one was derived from, so that scaling or
-    augmentation cannot hide its origin.
+    augmentation cannot hide its origin. ``budgets`` are the ε of single records, where they have
+    budgets of their own; all records of a unit have the same.
     """
 
     features: Array
@@ -42,11 +43,12 @@ class Records:
     clients: NDArray[np.int64] | None = None
     units: NDArray[np.int64] | None = None
     keys: Array | None = None
+    budgets: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
         if self.features.ndim < 2:
             raise InputError(f"features: have shape {self.features.shape}, must be (records, ...)")
-        for name in ("labels", "clients", "units", "keys"):
+        for name in ("labels", "clients", "units", "keys", "budgets"):
             value = getattr(self, name)
             if value is not None and len(value) != len(self.features):
                 raise InputError(
@@ -80,6 +82,24 @@ class Records:
         True
         """
         return self.keys if self.keys is not None else digest_rows(self.features)
+
+    def unit_budgets(self) -> NDArray[np.float64] | None:
+        """Return the ε of each unit, in the order of the units' numbers; None without budgets.
+
+        >>> records = Records(
+        ...     features=np.eye(3), labels=np.zeros(3), units=np.array([5, 2, 5]),
+        ...     budgets=np.array([1.0, 0.1, 1.0]),
+        ... )
+        >>> records.unit_budgets().tolist()
+        [0.1, 1.0]
+        """
+        if self.budgets is None or self.units is None:
+            return self.budgets
+        _, first, unit = np.unique(self.units, return_index=True, return_inverse=True)
+        budgets = self.budgets[first]
+        if not np.array_equal(budgets[unit], self.budgets):
+            raise InputError("budgets: records of one unit have different ones, must have the same")
+        return budgets
 
     @cached_property
     def digest(self) -> str:

@@ -1,9 +1,11 @@
 """Budgets: one ε for all clients, one for each, or levels that are assigned to shares of them."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Literal, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from pacdp.config import Real, Settings
@@ -40,10 +42,7 @@ class Levels(Settings):
     def counts(self, clients: int) -> list[int]:
         """Return the number of clients at each level, by largest remainder."""
         exact = [share * clients for share in self.shares]
-        counts = [int(number) for number in exact]
-        by_remainder = sorted(range(len(exact)), key=lambda n: counts[n] - exact[n])
-        for level in by_remainder[: clients - sum(counts)]:
-            counts[level] += 1
+        counts = round_to_total(exact, clients)
         # An empty level takes a client from the level that has most above its exact share.
         while 0 in counts and max(counts) > 1:
             several = [n for n in range(len(counts)) if counts[n] > 1]
@@ -59,6 +58,62 @@ class Levels(Settings):
         else:
             drawn = random.permutation(np.repeat(range(len(self.levels)), self.counts(clients)))
         return [self.levels[level] for level in drawn]
+
+
+class RecordBudgets(Settings):
+    """Budgets of single records (or units), as levels that anybody may know.
+
+    Which record has which level is known to its client only. With ``shares`` the levels are drawn,
+    for simulations; with a ``function`` (``module:name``) they follow from public attributes of the
+    records; otherwise the data's own budget column says it.
+
+    >>> RecordBudgets(levels=[0.1, 1, 5], shares=[0.7, 0.2, 0.1]).counts(86)
+    [60, 17, 9]
+    """
+
+    levels: tuple[Real, ...] = Field(
+        min_length=1, description="The ε that a record can have, in ascending order."
+    )
+    shares: tuple[Real, ...] | None = Field(
+        None, description="Share of each client's records at each level, drawn at random."
+    )
+    function: str | None = Field(
+        None, description="module:name of a function of the records that returns the ε of each."
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not all(low < high for low, high in itertools.pairwise((0.0, *self.levels))):
+            raise ValueError(f"levels {list(self.levels)}: must be > 0 and ascending")
+        if self.shares is not None:
+            if self.function is not None:
+                raise ValueError("must have shares or a function, not both")
+            Levels(levels=self.levels, shares=self.shares)
+        return self
+
+    def counts(self, units: int) -> list[int]:
+        """Return how many of a client's units have each level, according to the shares."""
+        assert self.shares is not None
+        exact = [share * units for share in self.shares]
+        return round_to_total(exact, units)
+
+    def draw(self, units: int, *, seed: int, client: int) -> NDArray[np.int64]:
+        """Draw the level of each unit of a client, as a number from 0."""
+        random = np.random.default_rng([seed, client, 7])
+        return random.permutation(np.repeat(np.arange(len(self.levels)), self.counts(units)))
+
+
+def round_to_total(exact: Sequence[float], total: int) -> list[int]:
+    """Round numbers so that they keep their total, by largest remainder.
+
+    >>> round_to_total([2.4, 1.2, 0.4], 4)
+    [3, 1, 0]
+    """
+    counts = [int(number) for number in exact]
+    by_remainder = sorted(range(len(exact)), key=lambda n: counts[n] - exact[n])
+    for level in by_remainder[: total - sum(counts)]:
+        counts[level] += 1
+    return counts
 
 
 Budgets = float | tuple[float, ...] | Levels

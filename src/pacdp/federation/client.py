@@ -64,6 +64,7 @@ class Client:
         # One answer at a time: its model is trained in place.
         self._lock = threading.Lock()
         self.units = self._number_units()
+        self.levels = self._number_levels()
         self.noise_source(0)
         if len(records) != self.client_plan.records:
             raise InputError(
@@ -93,6 +94,7 @@ class Client:
                 scale=scale,
                 records=self.records.tensors(self.plan.task, local_model.device),
                 units=self.units,
+                levels=self.levels,
                 local_model=local_model,
                 noise=self.noise_source(broadcast.round),
             )
@@ -131,7 +133,7 @@ class Client:
                 raise BudgetExceededError("has spent its whole budget")
             releases = self.plan.planned_releases(self.number, scale=scale)
             for release in releases:
-                check_noise(release.z, self.local_model.coordinates)
+                check_noise(release.z / release.smallest_bound, self.local_model.coordinates)
             freeze_sampled(self.plan, self.number, self.ledger, releases)
             self.ledger.reserve(
                 *releases,
@@ -195,6 +197,25 @@ class Client:
             )
         return torch.from_numpy(numbers)
 
+    def _number_levels(self) -> Tensor | None:
+        """Return the budget level of each unit as 0, 1, 2, ...; None if none has its own budget."""
+        declared, planned = self.plan.privacy.records, self.client_plan.levels
+        if declared is None or not planned:
+            return None
+        where, units = f"client {self.name}", self.client_plan.units
+        if declared.shares is not None:
+            drawn = declared.draw(units, seed=self.plan.seed, client=self.number)
+            return torch.from_numpy(drawn)
+        budgets = self.records.unit_budgets()
+        if budgets is None:
+            raise InputError(f"{where}: its records have no budgets, but are planned with levels")
+        index = np.searchsorted(declared.levels, budgets).clip(max=len(planned) - 1)
+        if not np.array_equal(np.array(declared.levels)[index], budgets):
+            raise InputError(f"{where}: a record has a budget that is no level of the plan")
+        if np.bincount(index, minlength=len(planned)).tolist() != [p.units for p in planned]:
+            raise InputError(f"{where}: the numbers of records with each budget are not as planned")
+        return torch.from_numpy(index)
+
     def _train(self, context: GuardedClientContext, local_model: LocalModel) -> Answer:
         """Run the method; errors name the client, the round and the step."""
         # Sequential models consist of layers without random numbers.
@@ -221,6 +242,7 @@ class Client:
 def require_ledger(plan: Plan, client: int, ledger: Ledger | None) -> Ledger | None:
     """Return the ledger if it fits the plan, or a new one in memory if there is none."""
     name, budget = plan.clients[client].name, plan.budget(client)
+    levels = plan.clients[client].level_budgets
     if budget is None:
         if ledger is not None:
             raise InputError(
@@ -228,7 +250,12 @@ def require_ledger(plan: Plan, client: int, ledger: Ledger | None) -> Ledger | N
             )
         return None
     if ledger is None:
-        return MemoryLedger(budget)
+        return MemoryLedger(budget, levels=levels)
+    if len(ledger.filter.levels) != len(levels):
+        raise InputError(
+            f"client {name}: its ledger has {len(ledger.filter.levels)} budget levels, but the "
+            f"plan has {len(levels)}"
+        )
     holder = getattr(ledger, "client", name)
     if holder != name:
         raise InputError(f"client {name}: its ledger is that of {holder}")

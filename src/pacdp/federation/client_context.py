@@ -5,7 +5,7 @@ not paid for, a record that occurs twice in a batch and a model that was trained
 refused here.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pacdp.clipping import Bounded, NoiseSource, centred_count, clip_upload, release
+from pacdp.clipping.examples import ExampleLevels
 from pacdp.errors import BudgetExceededError
 from pacdp.federation.local_model import LocalModel, Tensors
 from pacdp.federation.messages import Broadcast
@@ -20,9 +21,12 @@ from pacdp.federation.optimizers import ParameterOptimizer
 from pacdp.federation.plan import Plan
 from pacdp.federation.release_guard import ALL_UNITS, ReleaseGuard, Units
 from pacdp.methods import Answer
+from pacdp.privacy import LevelTerms
 
 # Returns the source of a round's noise and hidden coins.
 NoiseOf = Callable[[int], NoiseSource]
+# The rate at which all units are sampled, or one for each budget level.
+Rates = float | Sequence[float]
 
 
 def local_batches(plan: Plan, client: int, round: int) -> Iterator[NDArray[np.int64] | None]:  # noqa: A002
@@ -60,6 +64,7 @@ class GuardedClientContext:
         scale: float,
         records: tuple[Tensor, Tensor],
         units: Tensor | None,
+        levels: Tensor | None,
         local_model: LocalModel,
         noise: NoiseSource,
     ) -> None:
@@ -71,6 +76,7 @@ class GuardedClientContext:
         self._broadcast_model = broadcast.model
         self._inputs, self._targets = records
         self._unit_of = units
+        self._level_of = levels
         self._local_model = local_model
         self._noise = noise
         self._guard = ReleaseGuard(plan, client, scale=scale)
@@ -78,7 +84,7 @@ class GuardedClientContext:
         self._all_records = torch.arange(len(self._inputs))
         # What was computed from which records, sampled at which rate, and what may be sent. Both
         # compare by identity, and keep the objects so that no other can take their place.
-        self._sums: list[tuple[Bounded, Tensor, float]] = []
+        self._sums: list[tuple[Bounded, Tensor, Rates]] = []
         self._released: list[Tensors] = []
         # Whether the local model depends on the records through released values only.
         self._noised = True
@@ -95,21 +101,46 @@ class GuardedClientContext:
     def clipped_sum(self, batch: Tensor, bound: float) -> Bounded:
         return self._clip_and_sum(batch, bound)
 
-    def sampled_sum(self, rate: float, bound: float) -> Bounded:
+    def sampled_sum(self, rate: Rates, bound: float) -> Bounded:
         # Every record is computed, and the coins are factors of 0 or 1, so that neither the time
         # taken nor the rounding of other records reveals which were sampled.
-        present = self._noise.coins(self.client_plan.units, rate)
-        return self._clip_and_sum(self._all_records, bound, rate=rate, present=present)
+        return self._clip_and_sum(self._all_records, bound, rate=rate, present=self._sample(rate))
+
+    def _sample(self, rate: Rates) -> Tensor:
+        """Draw hidden coins for all units; with a rate for each level, by the unit's level."""
+        if isinstance(rate, float):
+            return self._noise.coins(self.client_plan.units, rate)
+        if self._level_of is None or len(rate) != len(self.client_plan.levels):
+            raise self._refuse("sampling rates must be one for each budget level")
+        present = torch.zeros(self.client_plan.units, dtype=torch.bool)
+        for number, (level, own) in enumerate(zip(self.client_plan.levels, rate, strict=True)):
+            present[self._level_of == number] = self._noise.coins(level.units, own)
+        return present
 
     def _clip_and_sum(
-        self, batch: Tensor, bound: float, *, rate: float = 1.0, present: Tensor | None = None
+        self, batch: Tensor, bound: float, *, rate: Rates = 1.0, present: Tensor | None = None
     ) -> Bounded:
         batch = self._check_batch(batch)
         inputs, targets, units = self._select(batch)
         total = self._local_model.gradient(
-            inputs, targets, clipping_bound=bound, units=units, present=present
+            inputs,
+            targets,
+            clipping_bound=bound,
+            units=units,
+            present=present,
+            levels=self._levels_in(batch),
         )
         return self._remember(total, batch, rate)
+
+    def _levels_in(self, batch: Tensor) -> ExampleLevels | None:
+        """Return the budget levels of a batch's units; None where all records are alike."""
+        bounds = self.client_plan.charges[0].bounds if self.client_plan.charges else ()
+        if self._level_of is None or not bounds:
+            return None
+        if batch is self._all_records:
+            return ExampleLevels(bounds, self._level_of)
+        units = batch if self._unit_of is None else self._unit_of[batch].unique()
+        return ExampleLevels(bounds, self._level_of[units])
 
     def count_within(self, batch: Tensor, bound: float) -> Bounded:
         batch = self._check_batch(batch)
@@ -158,7 +189,8 @@ class GuardedClientContext:
             adjacency=event.adjacency,
             unit=event.unit,
             sensitivity=event.sensitivity,
-            sampling_rate=rate,
+            sampling_rate=rate if isinstance(rate, float) else 1.0,
+            levels=event.levels if isinstance(rate, float) else _with_rates(event.levels, rate),
             units=[] if batch is None else [self._units_in(batch, rate)],
             divisor=divisor,
         )
@@ -196,7 +228,7 @@ class GuardedClientContext:
     def _is_released(self, values: Tensors) -> bool:
         return any(known is values for known in self._released)
 
-    def _remember(self, value: Bounded, batch: Tensor, rate: float = 1.0) -> Bounded:
+    def _remember(self, value: Bounded, batch: Tensor, rate: Rates = 1.0) -> Bounded:
         self._sums.append((value, batch, rate))
         return value
 
@@ -228,8 +260,14 @@ class GuardedClientContext:
             return self._inputs, self._targets, units
         return self._inputs[batch], self._targets[batch], units
 
-    def _units_in(self, batch: Tensor, rate: float) -> Units:
+    def _units_in(self, batch: Tensor, rate: Rates) -> Units:
         """Return the units that a sum depends on; a sampled one depends on all of them."""
-        if rate < 1 or batch is self._all_records:
+        if rate != 1 or batch is self._all_records:
             return ALL_UNITS
         return (batch if self._unit_of is None else self._unit_of[batch].unique()).numpy()
+
+
+def _with_rates(levels: Sequence[LevelTerms], rates: Sequence[float]) -> tuple[LevelTerms, ...]:
+    """Return the terms of levels that were sampled at these rates; alike in bound by default."""
+    bounds = [terms.bound for terms in levels] or [1.0] * len(rates)
+    return tuple(LevelTerms(*terms) for terms in zip(bounds, rates, strict=True))

@@ -1,13 +1,13 @@
 """The settings of a training run, as they are written in an experiment file."""
 
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from pacdp.config import Count, Real, Settings, Whole
 from pacdp.features import Features, Track
 from pacdp.federation.budget_schedule import BudgetSchedule
-from pacdp.federation.budgets import Levels
+from pacdp.federation.budgets import Levels, RecordBudgets
 from pacdp.federation.client_sampling import ClientSampling
 from pacdp.privacy import DEFAULT_DELTA
 
@@ -128,6 +128,23 @@ class Privacy(Settings):
     spending: BudgetSchedule = Field(
         BudgetSchedule(), description="How a client's budget is divided among its participations."
     )
+    records: RecordBudgets | None = Field(
+        None,
+        description="Budgets of single records, in levels; each client's ε is then a cap on them. "
+        "If epsilon is not given, the cap is the largest level.",
+        exclude_if=lambda records: records is None,
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _use_largest_level(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("records") and "epsilon" not in given:
+            try:
+                records = RecordBudgets.model_validate(given["records"])
+            except ValidationError:
+                return given
+            return given | {"epsilon": max(records.levels)}
+        return given
 
 
 class WarmStart(Settings):

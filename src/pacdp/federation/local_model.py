@@ -34,7 +34,9 @@ class LocalModel:
         self.coordinates = sum(parameter.numel() for parameter in self.parameters.values())
         for client in plan.clients:
             for spec in client.charges:
-                check_noise(spec.z, self.coordinates)
+                check_noise(
+                    spec.z / min((b for b in spec.bounds if b), default=1.0), self.coordinates
+                )
 
     def rebuild(self) -> "LocalModel":
         """Build the same model again, with its first weights."""

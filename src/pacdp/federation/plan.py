@@ -8,6 +8,7 @@ trusts nobody. Nothing in it depends on a record: client sizes are public.
 import hashlib
 import json
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
@@ -28,6 +29,7 @@ from pydantic import (
 from pacdp.arithmetic import ARITHMETIC, refuse_other_arithmetic
 from pacdp.config import explain_validation_error
 from pacdp.errors import DataError
+from pacdp.federation.budgets import round_to_total
 from pacdp.federation.client_sampling import ClientSampling
 from pacdp.federation.configuration import Recipe
 from pacdp.methods import ClientPlan, Method, ReleaseSpec, build_method
@@ -120,7 +122,8 @@ class Plan(Recipe):
     def terms(self) -> dict[str, Any]:
         """The settings that a curve must have been fitted for to be valid here."""
         return {
-            **self.privacy.model_dump(mode="json", exclude={"epsilon"}),
+            **self.privacy.model_dump(mode="json", exclude={"epsilon", "records"}),
+            **({} if self.level_shares is None else {"records": self.level_shares}),
             "training": self.training.model_dump(mode="json"),
             "model": self.model.model_dump(mode="json", exclude={"seed"}),
             "server": self.server.model_dump(mode="json"),
@@ -128,6 +131,25 @@ class Plan(Recipe):
             if self.representation is None
             else self.representation.model_dump(mode="json", exclude={"seed"}),
         }
+
+    @property
+    def level_shares(self) -> dict[str, Any] | None:
+        """The budget levels of records, and the share of each in percent; None without levels.
+
+        Shares are those declared, or those of all clients together.
+        """
+        declared = self.privacy.records
+        if declared is None:
+            return None
+        shares: Sequence[float]
+        if declared.shares is not None:
+            shares = declared.shares
+        else:
+            units = [[level.units for level in client.levels] for client in self.clients]
+            totals = [sum(column) for column in zip(*units, strict=True)]
+            shares = [total / max(sum(totals), 1) for total in totals]
+        percent = round_to_total([100 * share for share in shares], 100)
+        return {"levels": list(declared.levels), "percent": percent}
 
     @cached_property
     def run(self) -> str:
@@ -180,6 +202,17 @@ class Plan(Recipe):
             remaining=self.client_sampling.remaining_participations(round),
         )
         return math.inf if not share else 1 / math.sqrt(client_plan.participations * share)
+
+    def record_budgets(self, client: int) -> dict[float, int]:
+        """Return how many units of a client have which planned ε, after the whole training."""
+        client_plan, spent = self.clients[client], Counter[float]()
+        for number, level in enumerate(client_plan.levels):
+            releases = [r.at_level(number) for r in self.planned_releases(client)]
+            guarantee = self.certify(
+                [r.times(r.count * client_plan.participations) for r in releases if r is not None]
+            )
+            spent[0.0 if guarantee is None else guarantee.epsilon] += level.units
+        return dict(spent)
 
     def max_releases(self, client: int) -> int:
         """Return the maximum number of releases per record, whatever a client is asked."""
@@ -291,4 +324,5 @@ def _build_release(spec: ReleaseSpec, scale: float, adjacency: Adjacency, unit: 
         count=spec.each,
         sampling_rate=spec.sampling_rate,
         unit=unit,
+        levels=spec.levels,
     )

@@ -4,14 +4,23 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from pacdp.arithmetic import ARITHMETIC
-from pacdp.clipping.numerics import check_clipping_bound
+from pacdp.clipping.numerics import BLOCK, check_clipping_bound, shrink_levels
 from pacdp.errors import InputError
 from pacdp.federation.budgets import assign_budgets
 from pacdp.federation.configuration import Privacy, Recipe
 from pacdp.federation.plan import Plan
 from pacdp.federation.population import Population
-from pacdp.methods import CalibrationRequest, ClientPlan, Method, ReleaseSpec, name_of
+from pacdp.methods import (
+    CalibrationRequest,
+    ClientPlan,
+    LevelPlan,
+    Method,
+    ReleaseSpec,
+    name_of,
+)
 from pacdp.privacy import Adjacency, Scope
 
 
@@ -51,7 +60,7 @@ def make_plan(
     budgets = assign_budgets(privacy.epsilon, len(sizes), seed)
     calibrated = method.budgets(budgets)
     clients = []
-    for (name, records), budget, epsilon in zip(sizes.items(), budgets, calibrated, strict=True):
+    for (name, records), budget, cap in zip(sizes.items(), budgets, calibrated, strict=True):
         units = (population.units or sizes)[name]
         if not 1 <= units <= records:
             raise InputError(
@@ -60,6 +69,16 @@ def make_plan(
             )
         batches = 1 if training.batch == "full" else math.ceil(units / training.batch)
         steps = training.local_steps or batches * (training.local_epochs or 1)
+        levels = _plan_levels(privacy, population, name, units, cap) if method.private else ()
+        # With levels, the noise is calibrated to the largest that is used.
+        used = (
+            method.level_budgets(
+                [level.budget for level in levels], [level.units for level in levels]
+            )
+            if levels
+            else []
+        )
+        epsilon = max(used, default=cap)
         specs = method.specify_releases(
             CalibrationRequest(
                 epsilon=epsilon,
@@ -72,6 +91,7 @@ def make_plan(
                 steps=steps,
                 records=units,
                 budgets=calibrated,
+                levels=used,
             )
         )
         if privacy.spending.policy != "even" and method.private:
@@ -90,8 +110,11 @@ def make_plan(
                 participations=participations,
                 batches=batches,
                 steps=steps,
-                divisor=method.divisor(units / batches, specs, units),
+                divisor=method.divisor(
+                    _effective_units(units, levels, specs) / batches, specs, units
+                ),
                 charges=tuple(specs),
+                levels=levels,
             )
         )
     plan = Plan(
@@ -111,6 +134,59 @@ def make_plan(
     )
     method.check_plan(plan.terms)
     return plan
+
+
+def _plan_levels(
+    privacy: Privacy, population: Population, name: str, units: int, cap: float
+) -> tuple[LevelPlan, ...]:
+    """Return the budget levels of a client; none where all records have the client's budget."""
+    declared = privacy.records
+    if declared is None:
+        return ()
+    if declared.shares is not None:
+        counts = declared.counts(units)
+    else:
+        held = None if population.budgets is None else population.budgets[name]
+        if held is None:
+            raise InputError(
+                "privacy.records: the records have no budgets; must have shares or a function, or "
+                "the data a budget column"
+            )
+        odd = len(set(held) - set(declared.levels))
+        if odd:
+            raise InputError(
+                f"client {name}: records have {odd} budgets that are no level, must be one of "
+                f"{', '.join(f'{epsilon:g}' for epsilon in declared.levels)}"
+            )
+        counts = [held.get(epsilon, 0) for epsilon in declared.levels]
+    return tuple(
+        LevelPlan(epsilon=epsilon, budget=min(epsilon, cap), units=count)
+        for epsilon, count in zip(declared.levels, counts, strict=True)
+    )
+
+
+def _effective_units(
+    units: int, levels: Sequence[LevelPlan], specs: Sequence[ReleaseSpec]
+) -> float:
+    """Return the number of units, each counted by its clipping bound over the largest."""
+    bounds = specs[0].bounds if specs else ()
+    if not bounds:
+        return units
+    _require_distinguishable(levels, bounds)
+    return sum(bound * level.units for bound, level in zip(bounds, levels, strict=True))
+
+
+def _require_distinguishable(levels: Sequence[LevelPlan], bounds: Sequence[float]) -> None:
+    """Refuse levels so far apart that rounding would leave nothing of the smallest."""
+    # The most that rounding can take: a whole block, or sums over positions.
+    limits = shrink_levels(np.array(1.0), np.array(bounds), BLOCK, positions=True)
+    for level, bound, limit in zip(levels, bounds, limits, strict=True):
+        if bound and not limit:
+            raise InputError(
+                f"privacy.records: ε = {level.budget:g} is too small beside "
+                f"ε = {max(level.budget for level in levels):g}: rounding errors would exceed what "
+                "its records may contribute; use levels that are closer together"
+            )
 
 
 def _require_movable_budget(privacy: Privacy, method: Method, specs: Sequence[ReleaseSpec]) -> None:

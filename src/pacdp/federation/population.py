@@ -24,6 +24,8 @@ class Population:
     units: Mapping[str, int] | None = None
     data: str = "data"
     """The name of the data in plans and ledgers."""
+    budgets: Mapping[str, Mapping[float, int]] | None = None
+    """Where records have budgets of their own: how many units of each client have which ε."""
 
     def __post_init__(self) -> None:
         if not self.sizes:
@@ -50,4 +52,5 @@ class Population:
             unit=dataset.unit,
             units=None if dataset.unit == "record" else partition.units_by_client(dataset),
             data=data or dataset.name,
+            budgets=partition.budgets_by_client(dataset),
         )

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from pacdp.errors import BudgetExceededError
 from pacdp.federation.plan import Plan
-from pacdp.privacy import Adjacency, Release
+from pacdp.privacy import Adjacency, LevelTerms, Release
 
 # The units that a release depends on: their indices, or all of them.
 Units = NDArray[np.int64] | slice
@@ -39,18 +39,20 @@ class ReleaseGuard:
         unit: str,
         sensitivity: float,
         sampling_rate: float,
+        levels: tuple[LevelTerms, ...],
         units: Iterable[Units],
         divisor: float,
     ) -> None:
         """Allow a release of these units, once for each entry of ``units``, or refuse it.
 
-        Adjacency, unit, sensitivity (S/C) and sampling rate must be as paid for, and no unit may
-        contribute to more releases than were paid for. The divisor must be public: the plan's,
-        or 1.
+        Adjacency, unit, sensitivity (S/C), sampling rate and the terms of budget levels must be as
+        paid for, and no unit may contribute to more releases than were paid for. The divisor must
+        be public: the plan's, or 1.
         """
         paid, name = self.paid(index), self._client.name
-        expected = (paid.adjacency, paid.unit, paid.sensitivity, paid.sampling_rate)
-        matches = (adjacency, unit, sensitivity, sampling_rate) == expected
+        terms = (adjacency, unit, sensitivity, sampling_rate, levels)
+        expected = (*(paid.adjacency, paid.unit, paid.sensitivity), paid.sampling_rate, paid.levels)
+        matches = terms == expected
         if matches:
             self._count(index, units)
         if not matches or self._times[index].max() > paid.count:

@@ -34,12 +34,13 @@ def client_weights(
     ``inverse-variance``  (divisor_i/(z_i·C_i))², whatever the size
     ====================  ===============================================
 
-    Methods without noise weight by size. ``scales`` are the noise scales under uneven spending.
-    ``shared_state`` is the method's state on the server at the time the clients were asked: if
-    clipping bounds depend on it, C_i is the bound of that time.
+    Where records have budgets of their own, n_i counts each record by its clipping bound over the
+    largest. Methods without noise weight by size. ``scales`` are the noise scales under uneven
+    spending. ``shared_state`` is the method's state on the server at the time the clients were
+    asked: if clipping bounds depend on it, C_i is the bound of that time.
     """
     clients = [plan.clients[number] for number in answered]
-    sizes = np.array([client.records for client in clients], float)
+    sizes = np.array([client.effective_records for client in clients])
     if any(client.noise_multiplier is None for client in clients):
         return sizes / sizes.sum()
     noise = np.array([client.noise_multiplier for client in clients], float)

@@ -1,7 +1,7 @@
 """PAC-DP and the baselines that it is compared with, behind one interface."""
 
 from pacdp.methods.base import Answer, ClientContext, Method, SharedState
-from pacdp.methods.client_plan import CalibrationRequest, ClientPlan, ReleaseSpec
+from pacdp.methods.client_plan import CalibrationRequest, ClientPlan, LevelPlan, ReleaseSpec
 from pacdp.methods.pac_dp import PacDp
 from pacdp.methods.registry import (
     METHODS,
@@ -18,6 +18,7 @@ __all__ = [
     "CalibrationRequest",
     "ClientContext",
     "ClientPlan",
+    "LevelPlan",
     "Method",
     "PacDp",
     "ReleaseSpec",

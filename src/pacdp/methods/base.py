@@ -17,7 +17,7 @@ from torch import Tensor
 from pacdp.clipping import Bounded
 from pacdp.config import Settings
 from pacdp.methods.client_plan import CalibrationRequest, ClientPlan, ReleaseSpec
-from pacdp.privacy import calibrate
+from pacdp.privacy import LevelTerms, Release, calibrate
 
 Tensors = dict[str, Tensor]
 # A method's state on the server, computed from noised values only and sent to every client.
@@ -53,9 +53,10 @@ class ClientContext(Protocol):
     def clipped_sum(self, batch: Tensor, bound: float) -> Bounded:
         """Compute the sum of the batch's clipped gradients, which carries its sensitivity."""
 
-    def sampled_sum(self, rate: float, bound: float) -> Bounded:
+    def sampled_sum(self, rate: float | Sequence[float], bound: float) -> Bounded:
         """Compute the clipped sum over a Poisson sample of all records (or units).
 
+        ``rate`` is one for all, or one for each budget level.
         Nobody outside can tell which were sampled, not even from the time it takes.
         """
 
@@ -107,6 +108,9 @@ class Method(Settings):
     name: ClassVar[str]
     private: ClassVar[bool] = True
     """Whether the method has a guarantee."""
+    record_budgets: ClassVar[bool] = False
+    """Whether records with different budgets of their own are treated differently; if not, all are
+    treated by the smallest."""
     label: ClassVar[str] = ""
     """A label for ledger entries where ε is not the cost of the whole training."""
     required_settings: ClassVar[tuple[str, ...]] = ()
@@ -129,6 +133,14 @@ class Method(Settings):
     def budgets(self, budgets: Sequence[float]) -> list[float]:
         """Return the ε to which each client's noise is calibrated; never more than its budget."""
         return list(budgets)
+
+    def level_budgets(self, levels: Sequence[float], units: Sequence[int]) -> list[float]:
+        """Return the ε that is used of each budget level, where records have their own budgets.
+
+        Never more than the level's; 0 leaves its records out. ``units`` are the numbers of records
+        (or units) of each level.
+        """
+        return list(levels) if self.record_budgets else [min(levels)] * len(levels)
 
     def bound(self, epsilon: float, *, round: int, rounds: int) -> float:  # noqa: A002
         """Return the planned clipping bound C_i^t, which depends on budget and round only."""
@@ -192,18 +204,30 @@ _calibrate = lru_cache(maxsize=4096)(calibrate)
 def clipped_gradients(request: CalibrationRequest, *, share: float = 1.0) -> ReleaseSpec:
     """Return one clipped sum per pass, with the noise that a share of the budget pays for.
 
-    A share β of a Gaussian budget is β·μ², so the noise grows by 1/√β.
+    A share β of a Gaussian budget is β·μ², so the noise grows by 1/√β. All records share the noise.
+    A record with a smaller budget of its own is clipped to a smaller bound, in proportion to its μ,
+    so that the same noise costs it exactly its own budget.
     """
-    release = _calibrate(
-        epsilon=request.epsilon,
-        delta=request.delta,
-        releases=request.passes * request.participations,
-        adjacency=request.adjacency,
-        accountant=request.accountant,
-        scope=request.scope,
-    ).release()
+
+    def calibrate_for(epsilon: float) -> Release:
+        return _calibrate(
+            epsilon=epsilon,
+            delta=request.delta,
+            releases=request.passes * request.participations,
+            adjacency=request.adjacency,
+            accountant=request.accountant,
+            scope=request.scope,
+        ).release()
+
+    release = calibrate_for(request.epsilon)
+    noise = release.noise_multiplier
+    levels = [
+        LevelTerms(noise / calibrate_for(epsilon).noise_multiplier if epsilon else 0.0)
+        for epsilon in request.levels
+    ]
     return ReleaseSpec(
-        noise_multiplier=release.noise_multiplier / share**0.5,
+        noise_multiplier=noise / share**0.5,
         sensitivity=release.sensitivity,
         each=request.passes,
+        levels=() if all(terms.bound == 1 for terms in levels) else tuple(levels),
     )

@@ -4,10 +4,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pydantic import PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from pacdp.config import Settings
-from pacdp.privacy import Adjacency, Scope
+from pacdp.privacy import Adjacency, LevelTerms, Scope
 
 
 class ReleaseSpec(Settings):
@@ -21,11 +21,29 @@ class ReleaseSpec(Settings):
     """Releases per record in each participation."""
     sampling_rate: float = 1.0
     """Probability with which each record is sampled, hidden from the server."""
+    levels: tuple[LevelTerms, ...] = Field((), exclude_if=lambda levels: not levels)
+    """Bound and sampling rate of each budget level; empty where all records are alike."""
 
     @property
     def z(self) -> float:
         """σ/S."""
         return self.noise_multiplier / self.sensitivity
+
+    @property
+    def bounds(self) -> tuple[float, ...]:
+        """C_j/C of each budget level; empty where all records are alike."""
+        return tuple(terms.bound for terms in self.levels)
+
+
+class LevelPlan(Settings):
+    """One budget level of a client: the ε of its records, and how many there are."""
+
+    epsilon: float
+    """The declared ε."""
+    budget: float
+    """The ε that a record of this level has here: the declared one, capped by the client's."""
+    units: NonNegativeInt
+    """Units (usually records) of this level; which ones is known to the client only."""
 
 
 class ClientPlan(Settings):
@@ -49,6 +67,8 @@ class ClientPlan(Settings):
     """The public number by which a sum is divided: the units of a batch."""
     charges: tuple[ReleaseSpec, ...]
     """The releases of a participation; none where the method adds no noise."""
+    levels: tuple[LevelPlan, ...] = Field((), exclude_if=lambda levels: not levels)
+    """The budget levels of the client's records; empty where all have the client's budget."""
 
     @property
     def passes(self) -> int:
@@ -64,6 +84,20 @@ class ClientPlan(Settings):
     def releases(self) -> int:
         """K_i: releases per record over the whole training."""
         return self.each * self.participations
+
+    @property
+    def level_budgets(self) -> tuple[float, ...]:
+        """The declared ε of each budget level."""
+        return tuple(level.epsilon for level in self.levels)
+
+    @property
+    def effective_records(self) -> float:
+        """The number of records, each counted by its clipping bound over the largest."""
+        bounds = self.charges[0].bounds if self.charges else ()
+        if not bounds:
+            return float(self.records)
+        share = sum(b * level.units for b, level in zip(bounds, self.levels, strict=True))
+        return share * self.records / self.units
 
     @property
     def noise_multiplier(self) -> float | None:
@@ -89,3 +123,5 @@ class CalibrationRequest:
     records: int
     budgets: Sequence[float]
     """The budgets of all clients."""
+    levels: Sequence[float] = ()
+    """The ε that the method uses of each budget level, 0 where it leaves its records out."""

@@ -19,7 +19,7 @@ from pacdp.federation import LocalModel, Plan
 from pacdp.federation.batches import Padded
 from pacdp.federation.client import Client, simulated_noise
 from pacdp.federation.engines.layouts import CellsFirst, CellsLast, Layout
-from pacdp.federation.engines.stacked import Job, StackedEngine
+from pacdp.federation.engines.stacked import Job, StackedEngine, level_bounds
 from pacdp.federation.local_model import Tensors
 from pacdp.federation.messages import Answers, Broadcast, Reply
 from pacdp.federation.rounds import run_rounds
@@ -242,6 +242,17 @@ class _GridEngine(StackedEngine):
             for by_budget in plans
             for client in range(self._clients_per_seed)
         ]
+        # Divisors and the bounds of budget levels depend on the budget, which caps the levels.
+        self._cell_divisors = [
+            np.array([p.clients[client].divisor for p in by_budget])[budget_of]
+            for by_budget in plans
+            for client in range(self._clients_per_seed)
+        ]
+        self._cell_ratios = [
+            np.array([level_bounds(p.clients[client]) for p in by_budget])[budget_of]
+            for by_budget in plans
+            for client in range(self._clients_per_seed)
+        ]
         self._cached: dict[tuple[int, ...], Padded] = {}
         self._free = LARGEST_CACHE
 
@@ -258,6 +269,12 @@ class _GridEngine(StackedEngine):
 
     def _noise_multipliers(self, job: Job) -> FloatArray:
         return self._multipliers[job.id]
+
+    def _divisors(self, job: Job) -> FloatArray:
+        return self._cell_divisors[job.id]
+
+    def _ratios(self, job: Job) -> FloatArray:
+        return self._cell_ratios[job.id]
 
     def _padded(self, jobs: Sequence[Job]) -> Padded:
         """Return the padded records of the jobs, cached because most groups recur every round."""

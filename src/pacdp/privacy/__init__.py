@@ -11,7 +11,7 @@ from pacdp.privacy.filter import Filter, Tally
 from pacdp.privacy.gaussian import delta_for, epsilon_for, mu_for
 from pacdp.privacy.guarantee import DEFAULT_DELTA, Adjacency, Guarantee, Scope
 from pacdp.privacy.ledger import Ledger, MemoryLedger
-from pacdp.privacy.releases import Release, total_mu
+from pacdp.privacy.releases import LevelTerms, Release, total_mu
 from pacdp.privacy.sqlite_ledger import Entry, SQLiteLedger
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "Filter",
     "Guarantee",
     "Ledger",
+    "LevelTerms",
     "MemoryLedger",
     "Release",
     "SQLiteLedger",

@@ -46,10 +46,19 @@ def account(
     >>> zero_out = Adjacency.ZERO_OUT
     >>> print(account(Release.clipped_sum(noise_multiplier=10, count=13, adjacency=zero_out)))
     ε = 1.38618 at δ = 1e-05, zero-out (exact)
+
+    Where records have budget levels, this is the guarantee of the level with the largest ε.
     """
     releases = [releases] if isinstance(releases, Release) else list(releases)
     if not releases:
         raise InputError("releases: is empty, must hold at least one release")
+    levels = max(len(release.levels) for release in releases)
+    if levels:
+        parts = [[r for r in (r.at_level(j) for r in releases) if r] for j in range(levels)]
+        guarantees = [
+            account(part, delta=delta, accountant=accountant, scope=scope) for part in parts if part
+        ]
+        return max(guarantees, key=lambda guarantee: guarantee.epsilon)
     adjacencies = {release.adjacency for release in releases}
     if len(adjacencies) > 1:
         raise InputError("releases: have different adjacencies, must share one")

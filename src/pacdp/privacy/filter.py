@@ -7,6 +7,10 @@ alone. Poisson-sampled releases are not ordered so. Two plans of equal total cos
 either. They are therefore accepted only as a plan (q, σ, K), frozen and charged as a whole before
 the first release of any kind; Gaussian releases may then be chosen within what is left.
 
+Records may have budgets of their own, in *levels*. A filter then consists of one filter for each
+level (:attr:`Filter.by_level`), with the level's own ε and what each release was to its records; a
+release must fit all of them. The budget of the filter itself is a cap on every level.
+
 Filters are immutable: spending returns a new one, and a refusal changes nothing.
 
 >>> from pacdp.privacy import Adjacency, Filter, Guarantee, Release
@@ -47,6 +51,8 @@ class Filter:
     budget: Guarantee
     spent: Tally = field(default_factory=Counter)
     frozen: Tally = field(default_factory=Counter)
+    levels: tuple[float, ...] = ()
+    """The ε of each budget level, which the budget caps; empty if all records have the budget."""
 
     def __post_init__(self) -> None:
         if self.budget.epsilon <= 0:
@@ -55,6 +61,32 @@ class Filter:
             raise InputError("budget: must be a total one, measured exactly")
         # A budget for which no noise can be computed is refused now, not at the first release.
         _ = self.mu_limit
+        object.__setattr__(
+            self,
+            "levels",
+            tuple(require_scalar("level", require_budget("level", e)) for e in self.levels),
+        )
+
+    @cached_property
+    def by_level(self) -> tuple["Filter", ...]:
+        """The filter of each level; without levels, only the filter itself.
+
+        >>> from pacdp.privacy import Adjacency
+        >>> budget = Guarantee(epsilon=0.5, adjacency=Adjacency.ZERO_OUT)
+        >>> [state.budget.epsilon for state in Filter(budget, levels=(0.1, 2.0)).by_level]
+        [0.1, 0.5]
+        """
+        if not self.levels:
+            return (self,)
+        return tuple(
+            Filter(
+                replace(self.budget, epsilon=min(epsilon, self.budget.epsilon)),
+                spent=_at_level(self.spent, level),
+                # Levels of a sampled plan that are not sampled themselves are spent as it is made.
+                frozen=_sampled(_at_level(self.frozen, level)),
+            )
+            for level, epsilon in enumerate(self.levels)
+        )
 
     def spend(self, *releases: Release) -> "Filter":
         """Return the filter after these releases, all or none; over the budget they are refused.
@@ -66,7 +98,10 @@ class Filter:
         3
         """
         after = self.record(*releases)
-        if any(not release.sampled for release in releases) and not after.within_budget:
+        if self.levels:
+            for level, state in enumerate(self.by_level):
+                state.spend(*list_releases(_at_level(tally(releases), level)))
+        elif any(not release.sampled for release in releases) and not after.within_budget:
             raise BudgetExceededError(self._refusal(releases))
         return after
 
@@ -104,12 +139,18 @@ class Filter:
                 "plan: sampled releases must be frozen before the first release of a budget"
             )
         after = replace(self, frozen=self.frozen + Counter({plan.times(1): plan.count}))
-        if not after.within_budget:
+        if self.levels:
+            for level, state in enumerate(self.by_level):
+                for release in list_releases(_sampled(_at_level(tally([plan]), level))):
+                    state.freeze(release)
+        elif not after.within_budget:
             raise BudgetExceededError(f"the sampled plan reaches {after.charged} of {self.budget}")
         return after
 
-    def rebudget(self, epsilon: float) -> "Filter":
+    def rebudget(self, epsilon: float, *, level: int | None = None) -> "Filter":
         """Return the filter under another ε, which may not be below what is charged already.
+
+        With a ``level``, only the ε of that level changes.
 
         >>> from pacdp.privacy import Adjacency
         >>> state = Filter(Guarantee(epsilon=0.5, adjacency=Adjacency.ZERO_OUT))
@@ -118,9 +159,18 @@ class Filter:
         0.2
         """
         epsilon = require_scalar("epsilon", require_budget("epsilon", epsilon))
-        after = replace(self, budget=replace(self.budget, epsilon=epsilon))
-        if not after.within_budget:
-            raise BudgetExceededError(f"budget {after.budget}: is below the spent {self.charged}")
+        if level is None:
+            after = replace(self, budget=replace(self.budget, epsilon=epsilon))
+        elif level in range(len(self.levels)):
+            changed = (*self.levels[:level], epsilon, *self.levels[level + 1 :])
+            after = replace(self, levels=changed)
+        else:
+            raise InputError(f"level {level}: unknown; the ledger has {len(self.levels)} levels")
+        for state in after.by_level:
+            if not state.within_budget:
+                raise BudgetExceededError(
+                    f"budget {state.budget}: is below the spent {state.charged}"
+                )
         return after
 
     def affordable(self, release: Release) -> int:
@@ -156,6 +206,9 @@ class Filter:
         >>> Filter(Guarantee(epsilon=0.1, adjacency=Adjacency.ZERO_OUT)).least_z
         30.749566...
         """
+        if self.levels:
+            least = [state.least_z for state in self.by_level]
+            return None if None in least else max(z for z in least if z is not None)
         if not self.frozen:
             left = self.mu_limit**2 - self.mu_charged**2
             return 1 / math.sqrt(left) if left > NEGLIGIBLE * self.mu_limit**2 else None
@@ -174,14 +227,21 @@ class Filter:
 
     @cached_property
     def within_budget(self) -> bool:
-        """Whether all that is charged fits the budget."""
+        """Whether all that is charged fits the budget, at every level."""
+        if self.levels:
+            return all(state.within_budget for state in self.by_level)
         if not self.frozen:
             return self.mu_charged <= self.mu_limit
         return self.charged.epsilon <= self.budget.epsilon
 
     @cached_property
     def charged(self) -> Guarantee:
-        """What counts against the budget: releases made, and frozen plans as a whole."""
+        """What counts against the budget: releases made, and frozen plans as a whole.
+
+        With levels, this is what the level with the largest ε is charged.
+        """
+        if self.levels:
+            return max((s.charged for s in self.by_level), key=lambda charged: charged.epsilon)
         gaussian = Counter({kind: n for kind, n in self.spent.items() if not kind.sampled})
         return self._price(list_releases(gaussian + self.frozen))
 
@@ -190,8 +250,10 @@ class Filter:
         """What the releases made so far certify, if they had been planned in advance.
 
         Where noise was chosen from what earlier releases showed, the guarantee is the budget; this
-        then says how much of it is used.
+        then says how much of it is used. With levels, it is that of the level with the largest ε.
         """
+        if self.levels:
+            return max((s.realised for s in self.by_level), key=lambda realised: realised.epsilon)
         return self._price(list_releases(self.spent))
 
     @property
@@ -201,7 +263,9 @@ class Filter:
 
     @cached_property
     def mu_charged(self) -> float:
-        """The total μ of the Gaussian releases made so far."""
+        """The total μ of the Gaussian releases made so far; with levels, the largest."""
+        if self.levels:
+            return max(state.mu_charged for state in self.by_level)
         return total_mu(release for release in list_releases(self.spent) if not release.sampled)
 
     def _price(self, releases: list[Release]) -> Guarantee:
@@ -234,12 +298,39 @@ class Filter:
             raise InputError(
                 f"release: covers a {release.unit}, but the budget is for a {self.budget.unit}"
             )
+        if release.levels and len(release.levels) != len(self.levels):
+            raise InputError(
+                f"release: has {len(release.levels)} budget levels, but the budget has "
+                f"{len(self.levels)}"
+            )
 
 
 @lru_cache(maxsize=4096)
 def _mu_limit(epsilon: float, delta: float) -> float:
     # Cached, because every debit makes a new filter under the same budget.
     return float(mu_for(epsilon, delta))
+
+
+def tally(releases: Iterable[Release]) -> Tally:
+    """Count releases by kind."""
+    counts: Tally = Counter()
+    for release in releases:
+        counts[release.times(1)] += release.count
+    return counts
+
+
+def _at_level(counts: Tally, level: int) -> Tally:
+    """Return what the releases of a tally were to the records of a level."""
+    levels: Tally = Counter()
+    for kind, count in counts.items():
+        release = kind.at_level(level)
+        if release is not None:
+            levels[release] += count
+    return levels
+
+
+def _sampled(counts: Tally) -> Tally:
+    return Counter({kind: count for kind, count in counts.items() if kind.sampled})
 
 
 def list_releases(tally: Tally) -> list[Release]:

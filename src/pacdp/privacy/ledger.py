@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from pacdp.errors import BudgetExceededError
-from pacdp.privacy.filter import Filter, Tally
+from pacdp.privacy.filter import Filter, Tally, tally
 from pacdp.privacy.guarantee import Guarantee
 from pacdp.privacy.releases import Release
 
@@ -54,8 +54,8 @@ class MemoryLedger:
 
     durable = False
 
-    def __init__(self, budget: Guarantee) -> None:
-        self.filter = Filter(budget)
+    def __init__(self, budget: Guarantee, *, levels: Sequence[float] = ()) -> None:
+        self.filter = Filter(budget, levels=tuple(levels))
         self._runs: defaultdict[str, Tally] = defaultdict(Counter)
         # Threads may share a ledger: the check and the debit must be one step.
         self._lock = threading.Lock()
@@ -67,8 +67,7 @@ class MemoryLedger:
         with self._lock:
             refuse_excess(releases, self._runs[run], run=run, at_most=at_most)
             self.filter = self.filter.spend(*releases)
-            for release in releases:
-                self._runs[run][release.times(1)] += release.count
+            self._runs[run] += tally(releases)
 
     def freeze(self, plan: Release, *, run: str, label: str = "") -> None:
         """Charge a Poisson-sampled plan as a whole, before anything is released."""

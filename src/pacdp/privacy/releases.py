@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from pacdp.errors import InputError
 from pacdp.privacy.gaussian import LARGEST_MU
@@ -16,6 +16,14 @@ from pacdp.validation import (
     require_rate,
     require_scalar,
 )
+
+
+class LevelTerms(NamedTuple):
+    """What a release is to the records of one budget level."""
+
+    bound: float
+    """C_j/C, the level's clipping bound over the largest; 0 if its records have no part in it."""
+    sampling_rate: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +40,10 @@ class Release:
     accounting needs. ``sampling_rate`` is the probability q with which each unit was drawn by
     Poisson sampling, unseen by the server; 1 means that every record took part.
 
+    Where records have budgets of their own, ``levels`` says for each budget level how far its
+    records can move the query, and how they are sampled; :meth:`at_level` is what the release is to
+    a record of that level. Without levels, all records are alike.
+
     >>> Release.clipped_sum(noise_multiplier=10, count=13, adjacency=Adjacency.REPLACE_ONE).z
     5.0
     """
@@ -42,6 +54,7 @@ class Release:
     count: int = 1
     sampling_rate: float = 1.0
     unit: str = "record"
+    levels: tuple[LevelTerms, ...] = ()
 
     def __post_init__(self) -> None:
         checked = {
@@ -55,6 +68,7 @@ class Release:
         object.__setattr__(self, "adjacency", Adjacency.parse(self.adjacency))
         require_name("unit", self.unit)
         require_positive("z", self.z)
+        self._check_levels()
         replaced = self.adjacency is Adjacency.REPLACE_ONE
         if self.sampled and replaced and self.sensitivity != self.adjacency.sensitivity:
             # Whether a record was drawn is visible as well. That depends on how large its
@@ -62,6 +76,20 @@ class Release:
             raise InputError(
                 "sampling_rate: under replace-one only clipped sums (sensitivity 2) are covered"
             )
+
+    def _check_levels(self) -> None:
+        levels = tuple(LevelTerms(*terms) for terms in self.levels)
+        object.__setattr__(self, "levels", levels)
+        if not levels:
+            return
+        if self.sampling_rate != 1:
+            raise InputError("sampling_rate: must be 1 where each level has its own")
+        for terms in levels:
+            require_scalar("sampling_rate", require_rate("sampling_rate", terms.sampling_rate))
+            if not 0 <= terms.bound <= 1:
+                raise InputError(f"levels: {terms.bound!r} of C is no bound, must be from 0 to 1")
+        if not any(terms.bound for terms in levels):
+            raise InputError("levels: no level has a part in the release, at least one must have")
 
     @classmethod
     def clipped_sum(
@@ -95,7 +123,24 @@ class Release:
     @property
     def sampled(self) -> bool:
         """Whether records were Poisson-sampled, so that only some accountants apply."""
-        return self.sampling_rate < 1
+        return self.sampling_rate < 1 or any(terms.sampling_rate < 1 for terms in self.levels)
+
+    @property
+    def smallest_bound(self) -> float:
+        """The smallest C_j/C of the levels that have a part in the release; 1 without levels."""
+        return min((terms.bound for terms in self.levels if terms.bound), default=1.0)
+
+    def at_level(self, level: int) -> "Release | None":
+        """Return what the release is to a record of a level; None if it has no part in it.
+
+        >>> noisy = Release.clipped_sum(noise_multiplier=10, adjacency=Adjacency.ZERO_OUT)
+        >>> with_levels = replace(noisy, levels=(LevelTerms(0.1), LevelTerms(1.0)))
+        >>> with_levels.at_level(0).z, with_levels.at_level(1) == noisy
+        (100.0, True)
+        """
+        if not self.levels:
+            return self
+        return _at_level(self, level)
 
     def times(self, count: int) -> "Release":
         """Return the same release, made ``require_count`` times.
@@ -114,13 +159,31 @@ class Release:
         >>> Release(**release.to_dict()) == release
         True
         """
-        return asdict(self) | {"adjacency": self.adjacency.value}
+        content = asdict(self) | {"adjacency": self.adjacency.value}
+        if not self.levels:
+            del content["levels"]
+        return content
 
 
 @lru_cache(maxsize=4096)
 def _times(release: Release, count: int) -> Release:
     # Every debit asks for this, of the same few releases, and validating them again takes longer.
     return replace(release, count=count)
+
+
+@lru_cache(maxsize=4096)
+def _at_level(release: Release, level: int) -> Release | None:
+    if level >= len(release.levels):
+        raise InputError(f"level {level}: is not one of the {len(release.levels)} of the release")
+    terms = release.levels[level]
+    if not terms.bound:
+        return None
+    return replace(
+        release,
+        noise_multiplier=release.noise_multiplier / terms.bound,
+        sampling_rate=terms.sampling_rate,
+        levels=(),
+    )
 
 
 def total_mu(releases: Iterable[Release]) -> float:

@@ -64,8 +64,9 @@ class Entry:
     @property
     def release(self) -> Release:
         """The releases recorded by a ``release`` or ``freeze`` entry."""
-        # Ledgers of the first format version have no unit: theirs is the record.
-        content = {"unit": "record", **self.content}
+        # Ledgers of the first format version have no unit: theirs is the record. Only releases to
+        # records with budgets of their own have levels.
+        content = {"unit": "record", "levels": (), **self.content}
         return Release(**{name: content[name] for name in _RELEASE_FIELDS})
 
     def to_dict(self) -> dict[str, Any]:
@@ -100,8 +101,13 @@ class SQLiteLedger:
         self.client, self.filter = self._replay(self.entries)
 
     @classmethod
-    def create(cls, path: Path | str, *, client: str, budget: Guarantee) -> "SQLiteLedger":
+    def create(
+        cls, path: Path | str, *, client: str, budget: Guarantee, levels: Sequence[float] = ()
+    ) -> "SQLiteLedger":
         """Create a new ledger; raise LedgerError if the file exists.
+
+        ``levels`` are the ε of the client's budget levels, if its records have budgets of their
+        own; ``budget`` is then a cap on all of them.
 
         >>> import tempfile
         >>> from pacdp.privacy import Adjacency, Guarantee, SQLiteLedger
@@ -110,14 +116,15 @@ class SQLiteLedger:
         >>> SQLiteLedger.create(path, client="a", budget=budget).filter.budget == budget
         True
         """
-        Filter(budget)  # refuses an impossible budget before there is a file
+        # Refuses an impossible budget before there is a file.
+        state = Filter(budget, levels=tuple(levels))
         opening = {
             "client": require_name("client", client),
             "epsilon": budget.epsilon,
             "delta": budget.delta,
             "adjacency": budget.adjacency.value,
             "unit": budget.unit,
-        }
+        } | ({"levels": state.levels} if state.levels else {})
         HashChain.create(Path(path), _body("open", opening))
         return cls(path)
 
@@ -180,8 +187,10 @@ class SQLiteLedger:
         """
         return _count(self.entries, run)
 
-    def set_budget(self, epsilon: float, *, reason: str = "") -> Entry:
+    def set_budget(self, epsilon: float, *, reason: str = "", level: int | None = None) -> Entry:
         """Change ε, to no less than what is charged already; δ and adjacency never change.
+
+        With a ``level`` (from 0), change the ε of that budget level instead of the cap on all.
 
         >>> import tempfile
         >>> from pacdp.privacy import Adjacency, Guarantee, SQLiteLedger
@@ -193,8 +202,12 @@ class SQLiteLedger:
         """
         # A plain float, whatever number was given: JSON knows no NumPy types.
         epsilon = require_scalar("epsilon", checked_budget("epsilon", epsilon))
-        content = {"epsilon": epsilon, "reason": require_string("reason", reason)}
-        return self._append(lambda current: current.rebudget(epsilon), [("budget", content)])[0]
+        content: dict[str, Any] = {"epsilon": epsilon, "reason": require_string("reason", reason)}
+        if level is not None:
+            content["level"] = level
+        return self._append(
+            lambda current: current.rebudget(epsilon, level=level), [("budget", content)]
+        )[0]
 
     def _append(
         self,
@@ -247,7 +260,7 @@ class SQLiteLedger:
                 adjacency=Adjacency.parse(opening["adjacency"]),
                 unit=opening.get("unit", "record"),
             )
-            state = Filter(budget)
+            state = Filter(budget, levels=tuple(opening.get("levels", ())))
         except (KeyError, TypeError, InputError) as error:
             raise self._damaged(f"entry 1: {error}") from None
         state = self._advance(entries[1:], state)
@@ -270,7 +283,9 @@ class SQLiteLedger:
                         state = state.freeze(entry.release)
                 elif kind == "budget":
                     for entry in same:
-                        state = state.rebudget(entry.content["epsilon"])
+                        state = state.rebudget(
+                            entry.content["epsilon"], level=entry.content.get("level")
+                        )
                 else:
                     raise InputError(f"kind = {kind!r}: is unknown")
             except (KeyError, TypeError, InputError, BudgetExceededError) as error:

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from pacdp.clipping import CrossEntropy, StackedGradient, StackedGrid, StackedSum
-from pacdp.clipping.numerics import clip_factors, shrink_bound, zero_nonfinite_
+from pacdp.clipping import CrossEntropy, StackedGradient, StackedGrid, StackedLevels, StackedSum
+from pacdp.clipping.numerics import clip_factors, shrink_bound, shrink_levels, zero_nonfinite_
+from pacdp.federation.batches import PaddedBatch
 from pacdp.federation.local_model import LocalModel, Tensors
 from pacdp.validation import FloatArray
 
@@ -42,7 +43,7 @@ class Layout(ABC):
         released = grid.add_noise(
             self._flatten(sums.values),
             noise,
-            sensitivities=sums.sensitivities.reshape(-1, self.cells),
+            sums=sums,
             dim=self.coordinate_dim,
         )
         return self._unflatten(released)
@@ -67,16 +68,15 @@ class Layout(ABC):
     def sums(
         self,
         weights: Tensors,
-        inputs: Tensor,
-        targets: Tensor,
+        batch: PaddedBatch,
         *,
         bounds: FloatArray,
-        present: Tensor | None,
+        ratios: FloatArray | None = None,
     ) -> StackedSum:
-        """Compute the clipped sum of each job and cell over inputs (jobs, examples, ...).
+        """Compute the clipped sum of each job and cell over a batch (jobs, examples, ...).
 
-        ``bounds`` are (jobs, cells). ``present`` (jobs, examples) marks the real examples where
-        batches are padded.
+        ``bounds`` are (jobs, cells). Where records have budget levels, ``ratios`` (jobs, cells,
+        levels) are C_j/C.
         """
 
     @abstractmethod
@@ -117,18 +117,22 @@ class CellsFirst(Layout):
     def sums(
         self,
         weights: Tensors,
-        inputs: Tensor,
-        targets: Tensor,
+        batch: PaddedBatch,
         *,
         bounds: FloatArray,
-        present: Tensor | None,
+        ratios: FloatArray | None = None,
     ) -> StackedSum:
+        levels = None
+        if ratios is not None and batch.levels is not None:
+            models = ratios.reshape(-1, ratios.shape[2])
+            levels = StackedLevels(models, self._repeat(batch.levels))
         return self._gradient(
             {name: value.flatten(0, 1) for name, value in weights.items()},
-            self._repeat(inputs),
-            self._repeat(targets),
+            self._repeat(batch.inputs),
+            self._repeat(batch.targets),
             clipping_bounds=bounds.reshape(-1),
-            present=None if present is None else self._repeat(present),
+            present=None if batch.present is None else self._repeat(batch.present),
+            levels=levels,
         )
 
     def _flatten(self, sums: Tensors) -> Tensor:
@@ -195,28 +199,35 @@ class CellsLast(Layout):
     def sums(
         self,
         weights: Tensors,
-        inputs: Tensor,
-        targets: Tensor,
+        batch: PaddedBatch,
         *,
         bounds: FloatArray,
-        present: Tensor | None,
+        ratios: FloatArray | None = None,
     ) -> StackedSum:
-        flat = inputs.flatten(2)
-        back = self._output_gradients(self._outputs(weights, flat), targets)
+        flat = batch.inputs.flatten(2)
+        back = self._output_gradients(self._outputs(weights, flat), batch.targets)
         # A norm only reads the records; squaring them would write as much again.
         lengths = torch.linalg.vector_norm(flat, dim=2).square() + (self._bias is not None)
         squares = back.square().sum(2).mul_(lengths.unsqueeze(2))
-        limits = shrink_bound(torch.from_numpy(bounds), flat.shape[1]).to(squares).unsqueeze(1)
+        limits = self._limits(bounds, ratios, batch).to(squares)
         factors = clip_factors(squares.sqrt_(), limits)
-        if present is not None:
-            factors *= present.unsqueeze(2)
+        if batch.present is not None:
+            factors *= batch.present.unsqueeze(2)
         zero_nonfinite_(back.mul_(factors.unsqueeze(2)))
         shape = weights[self._weight].shape[2:]
         # Records on the right, because their columns are far apart in memory.
         sums = {self._weight: torch.bmm(back.flatten(2).mT, flat).mT.unflatten(2, shape)}
         if self._bias is not None:
             sums[self._bias] = back.sum(1)
-        return StackedSum(values=sums, bounds=bounds, adjacency=self._adjacency)
+        return StackedSum(values=sums, bounds=bounds, adjacency=self._adjacency, levels=ratios)
+
+    def _limits(self, bounds: FloatArray, ratios: FloatArray | None, batch: PaddedBatch) -> Tensor:
+        """Return the norms to clip to, which broadcast to (jobs, examples, cells)."""
+        examples = batch.inputs.shape[1]
+        if ratios is None or batch.levels is None:
+            return shrink_bound(torch.from_numpy(bounds), examples).unsqueeze(1)
+        table = torch.from_numpy(shrink_levels(bounds, ratios, examples)).mT
+        return table.gather(1, batch.levels.unsqueeze(2).expand(-1, -1, self.cells))
 
     def _output_gradients(self, outputs: Tensor, targets: Tensor) -> Tensor:
         if not isinstance(self._loss, CrossEntropy):

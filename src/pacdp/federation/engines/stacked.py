@@ -16,6 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from pacdp.clipping import NoiseSource, SimulatedNoise, StackedGrid
 from pacdp.clipping.sequential import LinearStep
+from pacdp.clipping.stacked import smallest_ratio
 from pacdp.errors import BudgetExceededError, add_location
 from pacdp.federation.batches import Padded, PaddedBatches
 from pacdp.federation.client import Client
@@ -44,8 +45,14 @@ def _is_covered(plan: Plan, client: ClientPlan) -> bool:
     if len(client.charges) != 1:
         return False
     (spec,) = client.charges
-    plain = spec.sampling_rate == 1 and spec.sensitivity == plan.adjacency.sensitivity
+    sampled = spec.sampling_rate < 1 or any(terms.sampling_rate < 1 for terms in spec.levels)
+    plain = not sampled and spec.sensitivity == plan.adjacency.sensitivity
     return plain and spec.each >= client.passes
+
+
+def level_bounds(client: ClientPlan) -> tuple[float, ...]:
+    """Return C_j/C of a client's budget levels, or of all records as one level."""
+    return client.charges[0].bounds or (1.0,) * max(len(client.levels), 1)
 
 
 @dataclass(frozen=True)
@@ -139,9 +146,19 @@ class StackedEngine:
         """Return σ/C of each cell under even spending."""
         return np.array([job.client_plan.charges[0].noise_multiplier])
 
+    def _divisors(self, job: Job) -> FloatArray:
+        """Return the public divisor of each cell."""
+        return np.array([job.client_plan.divisor])
+
+    def _ratios(self, job: Job) -> FloatArray:
+        """Return C_j/C of each cell's budget levels: (cells, levels)."""
+        return np.array([level_bounds(job.client_plan)])
+
     def _padded(self, jobs: Sequence[Job]) -> Padded:
+        levels = [job.client.levels for job in jobs]
         return Padded(
-            [job.client.records.tensors(self._plan.task, self._local_model.device) for job in jobs]
+            [job.client.records.tensors(self._plan.task, self._local_model.device) for job in jobs],
+            [level for level in levels if level is not None] if None not in levels else None,
         )
 
     def _size(self, job: Job) -> int:
@@ -172,12 +189,16 @@ class StackedEngine:
         bounds = np.array([self._bounds(job, number) for job in group])
         multipliers = np.array([self._noise_multipliers(job) for job in group])
         multipliers *= np.array([[job.noise_scale] for job in group])
-        ratio = self._plan.adjacency.sensitivity
+        sensitivity = self._plan.adjacency.sensitivity
+        ratios = None
+        if group[0].client.levels is not None:
+            ratios = np.array([self._ratios(job) for job in group])
         grid = StackedGrid(
-            bounds * ratio,
+            bounds * sensitivity,
             self._local_model.coordinates,
-            z=multipliers / ratio,
-            divisors=np.array([[client.divisor] for client in clients]) + np.zeros_like(bounds),
+            z=multipliers / sensitivity,
+            divisors=np.array([self._divisors(job) for job in group]),
+            finest=None if ratios is None else bounds * sensitivity * smallest_ratio(ratios),
         )
         noise = _StackedNoise(
             [job.client.noise_source(number) for job in group],
@@ -192,13 +213,13 @@ class StackedEngine:
         updates: list[Tensors] = []
         for step in range(clients[0].steps):
             active = sum(client.steps > step for client in clients)
-            inputs, targets, present = batches.next(active)
+            batch = batches.next(active)
             try:
                 sums = self._layout.sums(
                     {name: value[:active] for name, value in weights.items()},
-                    *(inputs, targets),
+                    batch,
                     bounds=bounds[:active],
-                    present=present,
+                    ratios=None if ratios is None else ratios[:active],
                 )
                 released = self._layout.release(sums, noise.next(active), grid)
             except Exception as error:
@@ -228,6 +249,7 @@ class StackedEngine:
             unit="record",
             sensitivity=plan.adjacency.sensitivity,
             sampling_rate=1.0,
+            levels=job.client_plan.charges[0].levels,
             units=[ALL_UNITS if batch is None else batch for batch in order],
             divisor=job.client_plan.divisor,
         )
