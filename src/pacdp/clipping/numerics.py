@@ -127,11 +127,11 @@ def shrink_levels(
     ``ratios`` (..., levels) are C_j/C, and ``bounds`` (...) are C. Rounding errors depend on the
     largest bound, so they take a larger part of a smaller one: an example of level j moves the
     rounded sum by at most C_j if it is clipped to the norm that is returned. ``positions`` says
-    whether gradients are sums over positions, whose error is bounded by :data:`SUM_ERROR`. Levels of
-    equal bounds are treated as by :func:`shrink_bound`.
+    whether gradients are sums over positions, whose error is bounded by :data:`SUM_ERROR`.
+    Levels of equal bounds are treated as by :func:`shrink_bound`.
 
     >>> shrink_levels(np.array(1.0), np.array([0.1, 1.0]), 16).round(4)
-    array([0.0999, 0.9996])
+    array([0.0998, 0.9996])
     """
     block = min(examples, BLOCK)
     added = 2 * ((-(-examples // BLOCK) if sums is None else sums) + 1) * examples * UNIT_DOUBLE
