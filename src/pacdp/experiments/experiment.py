@@ -44,6 +44,12 @@ class Data(Settings):
     )
     clients: Count | None = Field(None, description="Number of clients; not for natural.")
     settings: dict[str, Real] = Field({}, description="Settings of the partition, such as alpha.")
+    budgets: str | None = Field(
+        None,
+        description="module:name of a function of the training records that returns the ε of each, "
+        "from public attributes; privacy.records then lists the levels.",
+        exclude_if=lambda budgets: budgets is None,
+    )
 
 
 class Experiment(Recipe):

@@ -12,6 +12,7 @@ from pacdp.experiments.proxies import find_proxy
 from pacdp.features import fit_features, load_public_data, refuse_public_overlap
 from pacdp.federation import LocalModel, Population, Recipe, make_plan
 from pacdp.federation.local_model import Tensors
+from pacdp.federation.population import pool_shares
 from pacdp.federation.warm_start import train_warm_start
 from pacdp.methods import PacDp
 from pacdp.methods.fedavg import FedAvg
@@ -44,7 +45,7 @@ def make_proxy_task(
         sizes={name: max(1, round(size * share)) for name, size in sizes.items()},
         share=share,
         unit=dataset.unit,
-        recipe=experiment.recipe,
+        recipe=adapt_recipe(experiment.recipe, dataset, split),
         schedule=Schedule.model_validate(
             experiment.methods.get(PacDp.name, {}).get("schedule", {})
         ),
@@ -52,6 +53,16 @@ def make_proxy_task(
         partition=split.kind,
         settings=dict(split.settings),
     )
+
+
+def adapt_recipe(recipe: Recipe, dataset: Dataset, split: Partition) -> Recipe:
+    """Return the recipe for public records: budgets of single records become shares of levels."""
+    records = recipe.privacy.records
+    if records is None:
+        return recipe
+    shared = pool_shares(records, Population.of(dataset, split))
+    privacy = recipe.privacy.model_copy(update={"records": shared})
+    return recipe.model_copy(update={"privacy": privacy})
 
 
 def load_selection_data(

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from pacdp.data import Dataset, Partition, load_dataset, partition_records, refuse_overlap
 from pacdp.data.partition import SETTINGS
 from pacdp.data.proxy import PROXIES
@@ -13,6 +15,7 @@ from pacdp.federation import LocalModel, Plan, Population, make_plan
 from pacdp.federation.local_model import Tensors
 from pacdp.federation.warm_start import evaluate_initial_model, train_warm_start
 from pacdp.methods import Method
+from pacdp.plugins import import_object
 from pacdp.progress import Progress, ignore_progress
 
 
@@ -41,7 +44,20 @@ def read_records(settings: Data) -> Dataset:
     for key in ("name", "folder"):
         if key in settings.options:
             raise InputError(f"data.options.{key}: is no option of a data set")
-    return load_dataset(settings.name, **settings.options)
+    dataset = load_dataset(settings.name, **settings.options)
+    return dataset if settings.budgets is None else _assign_budgets(settings.budgets, dataset)
+
+
+def _assign_budgets(path: str, dataset: Dataset) -> Dataset:
+    """Give each training record the budget that the user's function returns for it."""
+    function = import_object("data.budgets", path)
+    try:
+        budgets = np.asarray(function(dataset.train), dtype=np.float64)
+    except Exception as error:  # the function is the user's and can fail in any way
+        raise InputError(f"data.budgets = {path!r}: failed ({type(error).__name__})") from error
+    if budgets.shape != (len(dataset.train),) or not (budgets > 0).all():
+        raise InputError(f"data.budgets = {path!r}: must return one ε > 0 for each record")
+    return replace(dataset, train=replace(dataset.train, budgets=budgets))
 
 
 def partition_dataset(settings: Data, dataset: Dataset, *, seed: int) -> Partition:

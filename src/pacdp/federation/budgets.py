@@ -63,9 +63,9 @@ class Levels(Settings):
 class RecordBudgets(Settings):
     """Budgets of single records (or units), as levels that anybody may know.
 
-    Which record has which level is known to its client only. With ``shares`` the levels are drawn,
-    for simulations; with a ``function`` (``module:name``) they follow from public attributes of the
-    records; otherwise the data's own budget column says it.
+    Which record has which level is known to its client only. With ``shares`` the levels are drawn
+    at random, for simulations; without them, the records themselves hold their budgets
+    (:attr:`pacdp.data.Records.budgets`).
 
     >>> RecordBudgets(levels=[0.1, 1, 5], shares=[0.7, 0.2, 0.1]).counts(86)
     [60, 17, 9]
@@ -77,18 +77,18 @@ class RecordBudgets(Settings):
     shares: tuple[Real, ...] | None = Field(
         None, description="Share of each client's records at each level, drawn at random."
     )
-    function: str | None = Field(
-        None, description="module:name of a function of the records that returns the ε of each."
-    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if not all(low < high for low, high in itertools.pairwise((0.0, *self.levels))):
             raise ValueError(f"levels {list(self.levels)}: must be > 0 and ascending")
         if self.shares is not None:
-            if self.function is not None:
-                raise ValueError("must have shares or a function, not both")
-            Levels(levels=self.levels, shares=self.shares)
+            if len(self.shares) != len(self.levels) or min(self.shares) < 0:
+                raise ValueError(f"shares {list(self.shares)}: must be one >= 0 for each level")
+            if abs(sum(self.shares) - 1) > 1e-9:
+                raise ValueError(
+                    f"shares {list(self.shares)}: add up to {sum(self.shares):g}, not 1"
+                )
         return self
 
     def counts(self, units: int) -> list[int]:

@@ -141,15 +141,13 @@ class Plan(Recipe):
         declared = self.privacy.records
         if declared is None:
             return None
-        shares: Sequence[float]
         if declared.shares is not None:
-            shares = declared.shares
+            parts = [100 * share for share in declared.shares]
         else:
             units = [[level.units for level in client.levels] for client in self.clients]
             totals = [sum(column) for column in zip(*units, strict=True)]
-            shares = [total / max(sum(totals), 1) for total in totals]
-        percent = round_to_total([100 * share for share in shares], 100)
-        return {"levels": list(declared.levels), "percent": percent}
+            parts = [100 * total / max(sum(totals), 1) for total in totals]
+        return {"levels": list(declared.levels), "percent": round_to_total(parts, 100)}
 
     @cached_property
     def run(self) -> str:

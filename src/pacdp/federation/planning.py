@@ -149,8 +149,8 @@ def _plan_levels(
         held = None if population.budgets is None else population.budgets[name]
         if held is None:
             raise InputError(
-                "privacy.records: the records have no budgets; must have shares or a function, or "
-                "the data a budget column"
+                "privacy.records: the records have no budgets of their own; must have shares, or "
+                "the data a budget column or data.budgets"
             )
         odd = len(set(held) - set(declared.levels))
         if odd:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from pacdp.data import Dataset, Partition
 from pacdp.errors import InputError
+from pacdp.federation.budgets import RecordBudgets, round_to_total
 from pacdp.tasks import Task
 from pacdp.validation import require_name
 
@@ -54,3 +55,16 @@ class Population:
             data=data or dataset.name,
             budgets=partition.budgets_by_client(dataset),
         )
+
+
+def pool_shares(records: RecordBudgets, population: Population) -> RecordBudgets:
+    """Return the same levels with the shares that they have among all clients, in percent.
+
+    This is how a public proxy, whose records have no budgets, gets the same mix of levels.
+    """
+    if records.shares is not None:
+        return records
+    held = (population.budgets or {}).values()
+    totals = [sum(client.get(epsilon, 0) for client in held) for epsilon in records.levels]
+    percent = round_to_total([100 * total / max(sum(totals), 1) for total in totals], 100)
+    return RecordBudgets(levels=records.levels, shares=tuple(part / 100 for part in percent))

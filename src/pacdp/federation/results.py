@@ -12,7 +12,7 @@ from pacdp.config import Real, Settings
 from pacdp.federation.local_model import Tensors
 from pacdp.federation.plan import Plan
 from pacdp.methods import ClientPlan
-from pacdp.privacy import Ledger, total_mu
+from pacdp.privacy import Ledger, LevelTerms, total_mu
 from pacdp.privacy.filter import list_releases
 
 
@@ -59,6 +59,22 @@ class RoundResult(Settings):
         return cls.model_validate({**fields, "metrics": metrics})
 
 
+class LevelResult(Settings):
+    """One budget level of a client's records: what was promised, and what was spent."""
+
+    epsilon: float
+    """The declared ε."""
+    epsilon_budget: float
+    """The declared ε, capped by the client's budget."""
+    epsilon_spent: float
+    """Certified for the releases that this run made, for a record of this level."""
+    units: int
+    """How many records (or units) have this level."""
+    bound: float
+    """Clipping bound over that of the largest level; 0 where the method leaves the records out."""
+    sampling_rate: float = 1.0
+
+
 class ClientResult(Settings):
     """One client's guarantee, planned and spent, and what it sees of the final model.
 
@@ -93,6 +109,12 @@ class ClientResult(Settings):
     failed: int
     accuracy: float | None
     signal_to_noise: float | None
+    levels: tuple[LevelResult, ...] = Field((), exclude_if=lambda levels: not levels)
+    """The budget levels of the client's records; empty where all have the client's budget."""
+
+    def spent_by_unit(self) -> list[float]:
+        """List the ε spent of each record (or unit), in ascending order."""
+        return sorted(level.epsilon_spent for level in self.levels for _ in range(level.units))
 
     @property
     def epsilon_left(self) -> float | None:
@@ -163,6 +185,23 @@ class Result:
             failed=self.failed[number],
             accuracy=self.accuracies[number],
             signal_to_noise=signal_to_noise(client, self.parameters),
+            levels=tuple(self._level(number, level) for level in range(len(client.levels))),
+        )
+
+    def _level(self, client: int, number: int) -> LevelResult:
+        plan, ledger = self.plan, self.ledgers[client]
+        level, charges = plan.clients[client].levels[number], plan.clients[client].charges
+        releases = [] if ledger is None else list_releases(ledger.count_releases(plan.run))
+        at_level = [release.at_level(number) for release in releases]
+        spent = plan.certify([release for release in at_level if release is not None])
+        terms = charges[0].levels[number] if charges[0].levels else LevelTerms(1.0)
+        return LevelResult(
+            epsilon=level.epsilon,
+            epsilon_budget=level.budget,
+            epsilon_spent=0.0 if spent is None else spent.epsilon,
+            units=level.units,
+            bound=terms.bound,
+            sampling_rate=terms.sampling_rate,
         )
 
 

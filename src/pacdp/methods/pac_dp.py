@@ -52,7 +52,8 @@ class PacDp(Method):
         fitted_for = self.curve.evidence.plan
         if not fitted_for or self.allow_plan_mismatch:
             return
-        wanted = {**terms, "schedule": self.schedule.model_dump(mode="json")}
+        # Budget levels of records are among the terms only where there are any.
+        wanted = {"records": None, **terms, "schedule": self.schedule.model_dump(mode="json")}
         changes = differences({key: fitted_for.get(key) for key in wanted}, wanted)
         if changes:
             raise InputError(

@@ -58,7 +58,9 @@ class ProxyTask:
 
     def plan(self, epsilon: float, bound: float, seed: int) -> Plan:
         """Return the plan with one budget and one bound for all clients."""
-        low, high = epsilon / 2, epsilon * 2
+        levels = self.recipe.privacy.records
+        # With budget levels the curve is evaluated at the largest, which epsilon caps.
+        low, high = (min(epsilon, *levels.levels[-1:]) if levels else epsilon) / 2, epsilon * 2
         constant = Curve(family="power", coefficients=(bound, 0.0), domain=(low, high))
         recipe = self.recipe.model_copy(
             update={

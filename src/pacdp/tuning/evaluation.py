@@ -8,7 +8,7 @@ from dataclasses import replace
 from pacdp.data import Dataset, Partition
 from pacdp.errors import InputError
 from pacdp.experiments import Experiment
-from pacdp.experiments.offline import make_proxy_task
+from pacdp.experiments.offline import adapt_recipe, make_proxy_task
 from pacdp.federation import Plan, make_plan, simulate
 from pacdp.methods import Method
 from pacdp.offline import ProxyTask
@@ -64,7 +64,8 @@ class CandidateEvaluator:
             method = experiment.build_method(method)
         task = self.proxy_task(experiment, skew=skew, seeds=seeds)
         records = [task.records(seed) for seed in seeds]
-        recipe = experiment.recipe.model_copy(update={"hot_start": None})
+        recipe = adapt_recipe(experiment.recipe, *self.read)
+        recipe = recipe.model_copy(update={"hot_start": None})
         plans = [make_plan(recipe, method, task.population(seed), seed) for seed in seeds]
         # Adapted only now, since a curve was fitted under the plan of the private task.
         plans = [

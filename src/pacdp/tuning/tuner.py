@@ -10,6 +10,7 @@ from pacdp import __version__
 from pacdp.data import Dataset
 from pacdp.experiments import Experiment
 from pacdp.experiments.experiment import merge_settings
+from pacdp.experiments.offline import adapt_recipe
 from pacdp.experiments.prepare import read_data
 from pacdp.features import fit_features, refuse_public_overlap
 from pacdp.federation import Population
@@ -110,6 +111,10 @@ def tune(
         most=_count_directions(experiment, dataset, progress),
     )
     budgets = assign_budgets(experiment.privacy.epsilon, len(sizes), 0)
+    if experiment.privacy.records is not None:
+        # F is evaluated at the largest level of each client's records, which its budget caps.
+        largest = experiment.privacy.records.levels[-1]
+        budgets = [min(budget, largest) for budget in budgets]
     # With equal budgets and similar sizes all rules give nearly the same weights.
     unequal = len(set(budgets)) > 1 or max(sizes.values()) > 1.5 * min(sizes.values())
     choose_weights = kind.private and unequal and only is None
@@ -142,7 +147,11 @@ def tune(
         pac_dp = planned.build_method(PacDp.name)
         assert isinstance(pac_dp, PacDp)
         curve = fit_curve(
-            replace(evaluator.proxy_task(planned), recipe=planned.recipe, schedule=pac_dp.schedule),
+            replace(
+                evaluator.proxy_task(planned),
+                recipe=adapt_recipe(planned.recipe, dataset, split),
+                schedule=pac_dp.schedule,
+            ),
             _curve_grid(result.point["bound"], budgets, seeds),
             progress=lambda *_: trainings.begin("fitting F"),
         )
