@@ -89,7 +89,7 @@ class Comparison:
         """Summarise the headline metric over seeds, for each evaluated round."""
         return {
             number: SampleStats.of(values)
-            for number, values in _collect(
+            for number, values in collect_values(
                 (row.round, row.metrics.get(self.metric))
                 for result in self.groups[label]
                 for row in result.history
@@ -117,20 +117,20 @@ class Comparison:
 
     def accuracy_by_budget(self, label: str) -> dict[float, list[float]]:
         """Return the accuracies over seeds for the holders of each budget; empty without ε."""
-        return _collect(
+        return collect_values(
             item for result in self.groups[label] for item in result.accuracy_by_budget.items()
         )
 
     def adapted_bounds(self, label: str) -> dict[float, list[float]]:
         """Return the clipping bounds over seeds by round, where a method adapts them."""
-        return _collect(
+        return collect_values(
             (row.round, row.clipping_bound)
             for result in self.groups[label]
             for row in result.history
         )
 
 
-def _collect(items: Iterable[tuple[float, float | None]]) -> dict[float, list[float]]:
+def collect_values(items: Iterable[tuple[float, float | None]]) -> dict[float, list[float]]:
     """Collect values by key, in the order of the keys; None is no value."""
     values: dict[float, list[float]] = {}
     for key, value in items:

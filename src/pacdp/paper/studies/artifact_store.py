@@ -34,6 +34,7 @@ from pacdp.methods import find_method
 from pacdp.offline import ProxyTask, fit_curve
 from pacdp.paper.studies.jobs import Job
 from pacdp.paper.studies.reading import convert_to_per_release
+from pacdp.paper.studies.study import update_sections
 from pacdp.tuning import TunedConfiguration, tune
 from pacdp.tuning.evaluation import CandidateEvaluator
 
@@ -97,12 +98,9 @@ class ArtifactStore:
         One grid serves both readings of a budget, since training depends on it only through the
         noise of a release.
         """
-        privacy = experiment.privacy.model_copy(
-            update={"scope": "total", "accountant": None, "epsilon": 1.0}
-        )
-        plain = experiment.model_copy(
-            update={"hot_start": None, "privacy": privacy, "profiles": {}}
-        )
+        total = {"scope": "total", "accountant": None, "epsilon": 1.0}
+        plain = update_sections(experiment, {"privacy": total})
+        plain = plain.model_copy(update={"hot_start": None, "profiles": {}})
         proxy_task = self._proxy_tasks.get(
             plain.model_dump_json(),
             lambda: make_proxy_task(plain, read=self._read_data(plain.data, 0)),
@@ -131,8 +129,8 @@ class ArtifactStore:
         plain = experiment.model_copy(update={"profiles": {}})
         if not find_method(method).private:
             # Without privacy nothing depends on budgets, and weights by noise are sizes.
-            server = plain.server.model_copy(update={"weights": "size"})
-            plain = plain.model_copy(update={"privacy": Privacy(), "server": server})
+            plain = update_sections(plain, {"server": {"weights": "size"}})
+            plain = plain.model_copy(update={"privacy": Privacy()})
         content: list[Any] = [plain.model_dump(mode="json"), method, seeds, sweeps]
         content += [] if only is None else [dict(start or {}), list(only)]
         key = _hash(json.dumps(content, sort_keys=True))

@@ -13,7 +13,7 @@ from pacdp.experiments import Experiment
 from pacdp.experiments.experiment import merge_settings
 from pacdp.federation.budgets import Levels
 from pacdp.methods import Method, find_method
-from pacdp.paper.studies.study import Reading, Study, load_study_experiment
+from pacdp.paper.studies.study import Reading, Study, load_study_experiment, update_sections
 
 # Variants as their authors published them, where these differ from a budget per release.
 PUBLISHED = {"nbafl": "nbafl-original"}
@@ -92,20 +92,15 @@ def build_job(study: Study, run: StudyRun, *, profile: str, fit: Fit) -> Job:
     if run.epsilon is not None:
         changes = merge_settings(changes, {"privacy": {"epsilon": run.epsilon}})
     experiment = load_study_experiment(study.experiment, changes, profile=profile)
-    if (
-        experiment.privacy.scope == "per-release"
-        and max(budget_shares(experiment.privacy.epsilon)) < 1
-    ):
+    budgets = budget_shares(experiment.privacy.epsilon)
+    if experiment.privacy.scope == "per-release" and max(budgets) < 1:
         # The published formula where it is proved, and otherwise the exact noise of a release.
-        classic = experiment.privacy.model_copy(update={"accountant": "basic"})
-        experiment = experiment.model_copy(update={"privacy": classic})
+        experiment = update_sections(experiment, {"privacy": {"accountant": "basic"}})
     settings = dict(arm.settings)
     if "curve" in find_method(name).required_settings and study.fit:
         settings["curve"] = fit(experiment)
     if settings.get("clipping_bound") == "proxy":
-        settings["clipping_bound"] = select_fixed_bound(
-            fit(experiment), budget_shares(experiment.privacy.epsilon)
-        )
+        settings["clipping_bound"] = select_fixed_bound(fit(experiment), budgets)
     return Job(experiment, experiment.build_method(name, settings), run.seed)
 
 

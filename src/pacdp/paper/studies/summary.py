@@ -104,26 +104,16 @@ class StudyResult:
 
 def collect_results(study: Study, runs: Runs, *, profile: str, data: str) -> StudyResult:
     """Group the runs of a study by arm, reading and budget."""
-
-    def row(arm: str, reading: Reading, epsilon: float | None) -> ArmResult:
-        key = (arm, reading, epsilon)
-        members = [
-            run for spec, run in runs.items() if (spec.arm, spec.reading, spec.epsilon) == key
-        ]
-        return ArmResult(arm, reading, members, epsilon)
-
-    return StudyResult(
-        study,
-        profile,
-        [row(arm, reading, None) for arm in study.arms for reading in study.arm(arm).readings],
-        [
-            row(arm, "certified", epsilon)
-            for arm in study.arms
-            for epsilon in study.epsilons
-            if "certified" in study.arm(arm).readings
-        ],
-        data,
-    )
+    groups: dict[tuple[str, Reading, float | None], list[RunResult]] = {}
+    for spec, run in runs.items():
+        groups.setdefault((spec.arm, spec.reading, spec.epsilon), []).append(run)
+    results = [
+        ArmResult(arm, reading, members, epsilon)
+        for (arm, reading, epsilon), members in groups.items()
+    ]
+    rows = [result for result in results if result.epsilon is None]
+    sweep = [result for result in results if result.epsilon is not None]
+    return StudyResult(study, profile, rows, sweep, data)
 
 
 @dataclass(frozen=True)
