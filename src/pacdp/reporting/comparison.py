@@ -7,8 +7,15 @@ from typing import Any
 
 from pacdp.errors import InputError
 from pacdp.experiments import RunResult
+from pacdp.experiments.results import collect_epsilons
 from pacdp.federation import Plan
-from pacdp.formatting import MISSING, format_mean_deviation, format_score, format_terms
+from pacdp.formatting import (
+    MISSING,
+    format_mean_deviation,
+    format_min_median_max,
+    format_score,
+    format_terms,
+)
 from pacdp.reporting.figures.palette import SeriesStyle, series_style
 from pacdp.stats import SampleStats
 
@@ -155,6 +162,11 @@ def format_stats(stats: SampleStats | None, metric: str) -> str:
     if stats.count == 1:
         return format_score(stats.mean, metric)
     return format_mean_deviation(stats.mean, stats.deviation, metric)
+
+
+def format_epsilons(results: Iterable[RunResult], field: str) -> str:
+    """Format one kind of ε over all clients of all results."""
+    return format_min_median_max(collect_epsilons(results, field))
 
 
 def _describe_setting(plan: Plan) -> str:

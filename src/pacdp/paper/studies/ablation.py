@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from pacdp.formatting import format_terms
 from pacdp.paper.figures.gains import draw_gains
 from pacdp.paper.studies import table
 from pacdp.paper.studies.artifact_store import ArtifactStore
@@ -20,6 +19,7 @@ from pacdp.paper.studies.section import Section, StepCounter, WorkItem
 from pacdp.paper.studies.study import Study, StudyEntry
 from pacdp.paper.studies.summary import AccuracyGain, ArmResult
 from pacdp.paper.studies.tuned_runs import run_tuned, tune_entry
+from pacdp.reporting.comparison import describe_terms
 from pacdp.tuning.search_space import point_to_changes
 
 Point = Mapping[str, Any]
@@ -160,13 +160,11 @@ def _format_text(
     complete: ArmResult,
     bare: ArmResult,
 ) -> str:
-    privacy = complete.runs[0].plan.privacy
     caption = (
         f"**{entry.setting}, {entry.track}.** With all components "
         f"{table.format_percent(complete.accuracy)} %, with none "
-        f"{table.format_percent(bare.accuracy)} %; ε at "
-        f"{format_terms(privacy.delta, privacy.adjacency)}. Points ± standard error, paired by "
-        "seed."
+        f"{table.format_percent(bare.accuracy)} %; ε at {describe_terms(complete.runs[0].plan)}. "
+        "Points ± standard error, paired by seed."
     )
     rows = [
         [name, *map(_format_gain, contribution.values())]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from pacdp.experiments import RunResult
-from pacdp.formatting import MISSING, format_min_median_max, format_terms
+from pacdp.formatting import MISSING, format_min_median_max
 from pacdp.paper.figures.headline import draw_headline
 from pacdp.paper.studies import table
 from pacdp.paper.studies.artifact_store import ArtifactStore
@@ -19,6 +19,7 @@ from pacdp.paper.studies.study import Study, StudyEntry
 from pacdp.paper.studies.summary import ArmResult
 from pacdp.paper.studies.tuned_runs import run_tuned, tune_entry
 from pacdp.privacy import Adjacency, Release, account
+from pacdp.reporting.comparison import describe_terms, format_epsilons
 from pacdp.stats import SampleStats
 from pacdp.tuning import TunedConfiguration
 from pacdp.tuning.search_space import format_point
@@ -59,10 +60,12 @@ def build_headline(study: Study, profile: str, results: Sequence[HeadlineResult]
             "label": result.entry.setting,
             "track": result.entry.track,
             "reached": result.main.accuracies,
-            "paper": result.entry.paper,
-            "ceiling": result.arms["fedavg"].accuracy.mean,
-            "before": result.main.before,
-            "chance": result.main.runs[0].chance,
+            "references": {
+                "the paper": result.entry.paper,
+                "ceiling without privacy": result.arms["fedavg"].accuracy.mean,
+                "before private data": result.main.before,
+                "chance": result.main.runs[0].chance,
+            },
         }
         for result in results
     ]
@@ -99,8 +102,7 @@ seeds as PAC-DP. Mean ± standard deviation over runs."""
 
 
 def _format_text(results: Sequence[HeadlineResult]) -> str:
-    privacy = results[0].main.runs[0].plan.privacy
-    parts = [_CAPTION.format(terms=format_terms(privacy.delta, privacy.adjacency))]
+    parts = [_CAPTION.format(terms=describe_terms(results[0].main.runs[0].plan))]
     for track in ("public", "private-only"):
         members = [result for result in results if result.entry.track == track]
         if members:
@@ -128,7 +130,7 @@ def _format_table(results: Sequence[HeadlineResult]) -> str:
             "before private data, %": before,
             "ceiling without privacy, %": percent["fedavg"],
             "runs": str(len(main.runs)),
-            "certified ε": format_min_median_max(main.epsilons("epsilon_spent")),
+            "certified ε": format_epsilons(main.runs, "epsilon_spent"),
             "ε under replace-one": format_min_median_max(replaced),
         }
         records.append(record.items())

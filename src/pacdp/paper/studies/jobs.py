@@ -53,8 +53,17 @@ class Job:
             "method": [self.method.name, self.method.model_dump(mode="json")],
             "seed": self.seed,
         }
-        digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-        return f"{self.experiment.name}-{self.method.name}-{self.seed}-{digest[:12]}"
+        digest = hash_text(json.dumps(content, sort_keys=True))
+        return f"{self.experiment.name}-{self.method.name}-{self.seed}-{digest}"
+
+
+def hash_text(text: str) -> str:
+    """Return a short digest for the name of a file.
+
+    >>> hash_text("settings")
+    'cde0fb0dec14'
+    """
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def list_runs(study: Study) -> list[StudyRun]:

@@ -1,6 +1,5 @@
 """The study of overhead: time and bytes that PAC-DP needs, compared with a fixed C."""
 
-import hashlib
 import json
 import statistics
 import time
@@ -15,6 +14,7 @@ from pacdp.experiments.prepare import read_data
 from pacdp.offline import fit_curve
 from pacdp.paper.studies import table
 from pacdp.paper.studies.artifact_store import ArtifactStore
+from pacdp.paper.studies.jobs import hash_text
 from pacdp.paper.studies.section import Section, StepCounter, WorkItem, describe_experiment
 from pacdp.paper.studies.study import Study, load_study_experiment
 from pacdp.storage import write_atomically
@@ -34,8 +34,7 @@ def _measure(
     study: Study, name: str, steps: int, store: ArtifactStore, counter: StepCounter
 ) -> dict[str, Any]:
     experiment = load_study_experiment(name, study.changes, profile=store.profile)
-    content = f"{experiment.model_dump_json()} {study.seeds}"
-    key = hashlib.sha256(content.encode()).hexdigest()[:12]
+    key = hash_text(f"{experiment.model_dump_json()} {study.seeds}")
     path = store.folder / "runs" / f"overhead-{name}-{key}.json"
     with counter.step(f"{study.name}: {name}", steps):
         if not path.is_file():

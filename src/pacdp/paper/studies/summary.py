@@ -53,10 +53,6 @@ class ArmResult:
             for run in self.runs
         ]
 
-    def epsilons(self, field: str) -> list[float]:
-        """Collect one kind of ε over all clients and runs."""
-        return collect_epsilons(self.runs, field)
-
     @property
     def clients(self) -> list[float]:
         """Final accuracy of every client in every run."""
@@ -72,7 +68,8 @@ class ArmResult:
 
     def gain_over(self, other: "ArmResult") -> "AccuracyGain":
         """Compare with another arm, seed by seed."""
-        return AccuracyGain.of(other.arm, self.accuracies, other.accuracies)
+        points = paired_difference(self.accuracies, other.accuracies, scale=100)
+        return AccuracyGain(other.arm, points.mean, points.standard_error, points.count)
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,16 +122,6 @@ class AccuracyGain:
     standard_error: float
     seeds: int
 
-    @classmethod
-    def of(cls, other: str, ours: Sequence[float], theirs: Sequence[float]) -> "AccuracyGain":
-        """Compare accuracies on the same seeds.
-
-        >>> AccuracyGain.of("fixed", [0.5, 0.75], [0.5, 0.5]).points
-        12.5
-        """
-        difference = paired_difference(ours, theirs, scale=100)
-        return cls(other, difference.mean, difference.standard_error, difference.count)
-
     def __str__(self) -> str:
         return f"{self.points:+.1f} ± {self.standard_error:.1f}"
 
@@ -165,6 +152,6 @@ def compute_gains(result: StudyResult, arm: str = "pac-dp") -> list[AccuracyGain
         for row in result.rows
         if row.reading == "certified"
         and row.arm != arm
-        and row.epsilons("epsilon_spent")
+        and collect_epsilons(row.runs, "epsilon_spent")
         and row.before is None
     ]

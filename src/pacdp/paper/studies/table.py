@@ -11,7 +11,7 @@ from pacdp.experiments.results import collect_epsilons
 from pacdp.formatting import MISSING, format_min_median_max
 from pacdp.paper.studies.study import Study, label_arm
 from pacdp.paper.studies.summary import ArmResult, StudyResult, compute_gains
-from pacdp.reporting.comparison import collect_values
+from pacdp.reporting.comparison import collect_values, format_epsilons
 from pacdp.stats import SampleStats
 
 
@@ -64,9 +64,9 @@ def format_main_table(result: StudyResult) -> str:
             ("accuracy, %", format_percent(row.accuracy) + _format_before(row)),
             ("the paper, %", _format_paper(result.study, row)),
             ("clients, %", format_min_median_max([round(100 * a, 1) for a in row.clients])),
-            ("budget ε", format_min_median_max(row.epsilons("epsilon_budget"))),
-            ("planned ε of the whole run", format_min_median_max(row.epsilons("epsilon_planned"))),
-            ("realised", format_min_median_max(row.epsilons("epsilon_spent"))),
+            ("budget ε", format_epsilons(row.runs, "epsilon_budget")),
+            ("planned ε of the whole run", format_epsilons(row.runs, "epsilon_planned")),
+            ("realised", format_epsilons(row.runs, "epsilon_spent")),
             *_list_rounds(result.study, row),
             *_list_targets(result.study, row),
         ]

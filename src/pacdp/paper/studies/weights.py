@@ -6,14 +6,14 @@ Every partition is run with the same configuration, which was tuned without know
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from pacdp.formatting import format_terms
 from pacdp.paper.figures.gains import draw_gains
 from pacdp.paper.studies import table
 from pacdp.paper.studies.artifact_store import ArtifactStore
 from pacdp.paper.studies.section import Section, StepCounter, WorkItem
 from pacdp.paper.studies.study import Study, StudyEntry
-from pacdp.paper.studies.summary import AccuracyGain, ArmResult
+from pacdp.paper.studies.summary import ArmResult
 from pacdp.paper.studies.tuned_runs import run_tuned, tune_entry
+from pacdp.reporting.comparison import describe_terms
 
 # Far from the seeds of the search.
 _FIRST_SEED = 200
@@ -31,30 +31,36 @@ def build_weights(
     study: Study, profile: str, results: Sequence[Mapping[str, ArmResult]]
 ) -> Section:
     """Compare the rules under each partition."""
-    by_setting = {entry.setting: arms for entry, arms in zip(study.entries, results, strict=True)}
-    rows = [
-        {
-            "study": study.name,
-            "profile": profile,
-            "dealt": setting,
-            "weights": rule,
-            "seed": run.seed,
-            "accuracy": run.accuracy,
-            "chance": run.chance,
-            "delta": run.plan.privacy.delta,
-            "adjacency": run.plan.privacy.adjacency,
-        }
-        for setting, arms in by_setting.items()
-        for rule, arm in arms.items()
-        for run in arm.runs
-    ]
     standard, *others = study.rules
-    gains = {
-        setting: {rule: arms[rule].gain_over(arms[standard]) for rule in others}
-        for setting, arms in by_setting.items()
-    }
+    rows, records, gains = [], [], {}
+    for entry, arms in zip(study.entries, results, strict=True):
+        rows += [
+            {
+                "study": study.name,
+                "profile": profile,
+                "dealt": entry.setting,
+                "weights": rule,
+                "seed": run.seed,
+                "accuracy": run.accuracy,
+                "chance": run.chance,
+                "delta": run.plan.privacy.delta,
+                "adjacency": run.plan.privacy.adjacency,
+            }
+            for rule, arm in arms.items()
+            for run in arm.runs
+        ]
+        gains[entry.setting] = {rule: arms[rule].gain_over(arms[standard]) for rule in others}
+        percent = {rule: table.format_percent(arm.accuracy) for rule, arm in arms.items()}
+        record = [("partition", entry.setting), (f"{standard}, %", percent[standard])]
+        for rule, gain in gains[entry.setting].items():
+            record += [(f"{rule}, %", percent[rule]), ("points ± standard error", str(gain))]
+            record.append(("verdict", gain.verdict))
+        records.append(record)
+    terms = describe_terms(results[0][standard].runs[0].plan)
+    caption = f"ε at {terms}. PAC-DP with the same configuration for every rule."
+    text = f"{caption}\n\n{table.format_records(records)}"
     figure = draw_gains({f"compared with weights by {standard}": gains})
-    return Section(study, _format_text(study, by_setting, gains), table.format_csv(rows), figure)
+    return Section(study, text, table.format_csv(rows), figure)
 
 
 def _run_rules(
@@ -72,28 +78,3 @@ def _run_rules(
                 settings={"allow_plan_mismatch": True},
             )
     return results
-
-
-def _format_text(
-    study: Study,
-    results: Mapping[str, Mapping[str, ArmResult]],
-    gains: Mapping[str, Mapping[str, AccuracyGain]],
-) -> str:
-    standard = study.rules[0]
-    records = []
-    for setting, arms in results.items():
-        record = [
-            ("partition", setting),
-            (f"{standard}, %", table.format_percent(arms[standard].accuracy)),
-        ]
-        for rule, gain in gains[setting].items():
-            record += [
-                (f"{rule}, %", table.format_percent(arms[rule].accuracy)),
-                ("points ± standard error", str(gain)),
-                ("verdict", gain.verdict),
-            ]
-        records.append(record)
-    privacy = next(iter(results.values()))[standard].runs[0].plan.privacy
-    terms = format_terms(privacy.delta, privacy.adjacency)
-    caption = f"ε at {terms}. PAC-DP with the same configuration for every rule."
-    return f"{caption}\n\n{table.format_records(records)}"

@@ -26,9 +26,7 @@ def plot_metric_by_round(comparison: Comparison) -> Chart:
     for label, by_round in series.items():
         style = comparison.styles[label]
         points = [
-            Point(
-                number, factor * stats.mean, f"{label}, round {number}: {_describe(stats, metric)}"
-            )
+            _make_point(number, f"{label}, round {number}", stats, metric)
             for number, stats in by_round.items()
         ]
         builder.add_points(axes, points, style, label=label, joined=True)
@@ -70,14 +68,10 @@ def plot_final_metrics(comparison: Comparison) -> Chart:
         deviation = factor * stats.deviation
         axes.errorbar(mean, row, xerr=deviation, color=style.colour, linewidth=2.6, alpha=0.45)
         if stats.count > 1:
-            points = [
-                Point(
-                    factor * value,
-                    row - 0.24,
-                    f"{label}, seed {seed}: {format_score(value, metric)}",
-                )
-                for seed, value in values.items()
-            ]
+            points = []
+            for seed, value in values.items():
+                text = f"{label}, seed {seed}: {format_score(value, metric)}"
+                points.append(Point(factor * value, row - 0.24, text))
             builder.add_points(axes, points, style, size=3.2, marker="o", alpha=0.7)
         point = Point(mean, row, f"{label}: {_describe(stats, metric)}")
         builder.add_points(axes, [point], style, size=7)
@@ -124,11 +118,7 @@ def plot_by_epsilon(
         # A small shift keeps error bars at the same ε apart.
         shift = 1.035 ** (index - (len(series) - 1) / 2)
         points = [
-            Point(
-                epsilon * shift,
-                factor * stats.mean,
-                f"{label}, ε = {epsilon:g} ({terms}): {_describe(stats, metric)}",
-            )
+            _make_point(epsilon * shift, f"{label}, ε = {epsilon:g} ({terms})", stats, metric)
             for epsilon, stats in by_epsilon.items()
         ]
         axes.errorbar(
@@ -142,9 +132,7 @@ def plot_by_epsilon(
         )
         builder.add_points(axes, points, styles[label], label=label, joined=True, size=5)
     builder.use_log_scale(axes, x=True)
-    builder.set_ticks(
-        axes.xaxis, sorted({epsilon for values in scores.values() for epsilon in values})
-    )
+    builder.set_ticks(axes.xaxis, sorted(set().union(*scores.values())))
     builder.add_baseline(axes, baseline, metric)
     builder.label_axes(axes, f"budget ε ({terms})", _axis_label(metric))
     return builder.build(
@@ -178,6 +166,11 @@ def _tabulate(
         for x in positions
     ]
     return Table((heading, *series), rows, caption)
+
+
+def _make_point(x: float, name: str, stats: SampleStats, metric: str) -> Point:
+    y = display_factor(metric) * stats.mean
+    return Point(x, y, f"{name}: {_describe(stats, metric)}")
 
 
 def _axis_label(metric: str) -> str:
