@@ -19,7 +19,6 @@ from pacdp.reporting.figures.base import (
     ChartBuilder,
     Point,
     Table,
-    escape_mathtext,
     replace_control_characters,
     shorten,
 )
@@ -179,7 +178,7 @@ def _label_clients(
         builder.use_integer_ticks(axes)
         builder.label_axes(axes, "position of the client when sorted by budget", y)
         return
-    names = [escape_mathtext(shorten(client.name)) for client in clients]
+    names = [shorten(client.name) for client in clients]
     axes.set_xticks(range(1, len(clients) + 1), names)
     crowded = sum(map(len, names)) > 70
     for text in axes.get_xticklabels() if crowded else ():

@@ -4,15 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from pacdp.formatting import MISSING, format_count, format_score
 from pacdp.reporting.comparison import Comparison, format_stats
-from pacdp.reporting.figures.base import (
-    Chart,
-    ChartBuilder,
-    Point,
-    Table,
-    display_factor,
-    escape_mathtext,
-    shorten,
-)
+from pacdp.reporting.figures.base import Chart, ChartBuilder, Point, Table, display_factor, shorten
 from pacdp.reporting.figures.palette import SeriesStyle, series_style
 from pacdp.stats import SampleStats
 
@@ -75,7 +67,7 @@ def plot_final_metrics(comparison: Comparison) -> Chart:
             builder.add_points(axes, points, style, size=3.2, marker="o", alpha=0.7)
         point = Point(mean, row, f"{label}: {_describe(stats, metric)}")
         builder.add_points(axes, [point], style, size=7)
-    axes.set_yticks(range(len(labels)), [escape_mathtext(shorten(label, 44)) for label in labels])
+    axes.set_yticks(range(len(labels)), [shorten(label, 44) for label in labels])
     axes.set_ylim(len(labels) - 0.5, -0.6)
     axes.grid(visible=False, axis="y")
     builder.add_baseline(axes, comparison.baseline, metric, vertical=True)
