@@ -104,8 +104,9 @@ class _Runner:
 def build_ablation(study: Study, profile: str, results: Sequence[AblationResult]) -> Section:
     """Describe what each component contributes."""
     texts, rows, panels = [], [], {}
-    for entry, (contributions, complete, bare) in zip(study.entries, results, strict=True):
-        texts.append(_format_text(entry, contributions, complete, bare))
+    for entry, result in zip(study.entries, results, strict=True):
+        texts.append(_format_text(entry, result))
+        contributions, *_ = result
         rows += [
             {
                 "study": study.name,
@@ -154,12 +155,8 @@ def _run(entry: StudyEntry, store: ArtifactStore, counter: StepCounter) -> Ablat
     return contributions, complete, bare
 
 
-def _format_text(
-    entry: StudyEntry,
-    contributions: Mapping[str, Contribution],
-    complete: ArmResult,
-    bare: ArmResult,
-) -> str:
+def _format_text(entry: StudyEntry, result: AblationResult) -> str:
+    contributions, complete, bare = result
     caption = (
         f"**{entry.setting}, {entry.track}.** With all components "
         f"{table.format_percent(complete.accuracy)} %, with none "

@@ -74,20 +74,14 @@ def list_runs(study: Study) -> list[StudyRun]:
     >>> runs[0]
     StudyRun(arm='pac-dp', reading='as-published', epsilon=None, seed=0)
     """
-    seeds = range(study.seeds)
-    runs = [
-        StudyRun(arm, reading, None, seed)
-        for arm in study.arms
-        for reading in study.arm(arm).readings
-        for seed in seeds
+    arms = {arm: study.arm(arm).readings for arm in study.arms}
+    cells: list[tuple[str, Reading, float | None]] = [
+        (arm, reading, None) for arm, readings in arms.items() for reading in readings
     ]
-    return runs + [
-        StudyRun(arm, "certified", epsilon, seed)
-        for arm in study.arms
-        if "certified" in study.arm(arm).readings
-        for epsilon in study.epsilons
-        for seed in seeds
-    ]
+    for arm, readings in arms.items():
+        if "certified" in readings:
+            cells += [(arm, "certified", epsilon) for epsilon in study.epsilons]
+    return [StudyRun(*cell, seed) for cell in cells for seed in range(study.seeds)]
 
 
 def build_job(study: Study, run: StudyRun, *, profile: str, fit: Fit) -> Job:
