@@ -15,6 +15,7 @@ from pacdp.cli.demo import demo_command
 from pacdp.cli.experiment import compare_command, run_command
 from pacdp.cli.inference import evaluate_command, predict_command
 from pacdp.cli.init import init_command
+from pacdp.cli.options import flag
 from pacdp.cli.plan import plan_command
 from pacdp.cli.privacy import account_command, calibrate_command
 from pacdp.cli.report import report_command
@@ -72,9 +73,7 @@ def root(
             help="Show the version and exit.",
         ),
     ] = False,
-    debug: Annotated[
-        bool, typer.Option("--debug", metavar="", help="Show the traceback of an error.")
-    ] = False,
+    debug: Annotated[bool, flag("--debug", "Show the traceback of an error.")] = False,
     modules: Annotated[
         list[str] | None,
         typer.Option(
@@ -94,10 +93,9 @@ def root(
 
 def main() -> None:
     """Run the command line and exit."""
-    arguments = sys.argv[1:]
     command = typer.main.get_command(app)
     try:
-        code = command.main(arguments, prog_name="pacdp", standalone_mode=False)
+        code = command.main(sys.argv[1:], prog_name="pacdp", standalone_mode=False)
     except (PacdpError, OSError, typer.TyperException) as error:
         if _wanted["debug"]:
             raise

@@ -204,13 +204,13 @@ def plot(
     from pacdp.data.partition import SETTINGS
     from pacdp.reporting.figures.data import draw_partition
 
-    options.picture(out)
+    options.require_new_picture(out)
     if save is not None and save.resolve() == out.resolve():
         raise InputError(f"--save {save}: must be another file than --out")
     for path in (out, save):
         if path is not None and not path.parent.is_dir():
             raise InputError(f"{path}: its folder does not exist")
-    settings = options.assignments("--set", setting or [])
+    settings = options.parse_assignments("--set", setting or [])
     data = load_dataset(name, **_own(unit, classes))
     kind = partition or ("natural" if data.clients else "iid")
     unknown = [key for key in settings if kind in SETTINGS and key not in SETTINGS[kind]]

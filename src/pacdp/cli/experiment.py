@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pacdp import formatting
 from pacdp.cli import options
 from pacdp.cli.options import PUBLISHED, Changes, MethodName, Name, PlanName, Profile, Seed
-from pacdp.cli.output import print_json
+from pacdp.cli.output import print_json, print_table
 from pacdp.cli.progress import show_progress
 from pacdp.errors import InputError
+from pacdp.storage import require_new_file
 
 if TYPE_CHECKING:
     from pacdp.federation import RoundResult
@@ -31,10 +33,7 @@ def run_command(
         typer.Option(help="Folder to write the model, a report and the run's other files to."),
     ] = None,
     resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume", metavar="", help="Continue an interrupted run in the --out folder."
-        ),
+        bool, options.flag("--resume", "Continue an interrupted run in the --out folder.")
     ] = False,
     tensorboard: Annotated[
         Path | None, typer.Option(help="Also write TensorBoard events into this folder.")
@@ -55,6 +54,13 @@ def run_command(
     from pacdp.cli.rendering import print_result
 
     loading = options.loading(plan, profile, changes)
+    repeated = {
+        "--method": method,
+        "--configuration": None if plan == PUBLISHED else plan,
+        "--profile": profile,
+        "--set": changes,
+        "--seed": seed,
+    }
     write_events = _events(tensorboard)
     if resume and out is None:
         raise InputError("--resume: needs --out, the folder of the interrupted run")
@@ -75,7 +81,7 @@ def run_command(
             engine=engine,
             on_round=on_round,
             progress=progress,
-            command=_repeat(name, method, plan, profile, seed, changes or []),
+            command=options.command_line("run", name, repeated),
             **loading,
         )
     if as_json:
@@ -86,15 +92,6 @@ def run_command(
         typer.echo("Nothing was saved; use --out FOLDER to keep the model and a report.")
     else:
         typer.echo(f"run folder: {out}\nreport: {out / 'report.html'}")
-
-
-def _repeat(
-    name: str, method: str | None, plan: str, profile: str | None, seed: int, changes: list[str]
-) -> list[str]:
-    """Return the command that repeats this run."""
-    chosen = [] if method is None else ["--method", method]
-    chosen += [] if plan == PUBLISHED else ["--configuration", plan]
-    return ["pacdp", "run", name, *chosen, *options.sizes(profile, changes), "--seed", str(seed)]
 
 
 def compare_command(
@@ -128,7 +125,7 @@ def compare_command(
     names = [part.strip() for part in methods.split(",") if part.strip()]
     files = options.configurations(plans or [], names)
     if report is not None:
-        options.new_file(report)
+        require_new_file(report)
     with show_progress() as progress:
         comparison = api.compare(
             name,
@@ -140,10 +137,10 @@ def compare_command(
             progress=progress,
         )
     if report is not None:
-        command = ["pacdp", "compare", name, "--methods", methods, "--seeds", str(seeds)]
-        command += [word for file in files.values() for word in ("--configuration", file)]
-        command += options.sizes(profile, changes or [])
+        given = {"--methods": methods, "--seeds": seeds, "--configuration": list(files.values())}
+        given |= {"--profile": profile, "--set": changes}
         described = api.load_experiment(name, curves=False).description
+        command = options.command_line("compare", name, given)
         api.report(comparison, report, description=described, command=command)
     used = {method: files.get(method, PUBLISHED) for method in names}
     if as_json:
@@ -159,10 +156,6 @@ def compare_command(
 
 
 def _print_comparison(comparison: "Comparison", plans: dict[str, str]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from pacdp import formatting
     from pacdp.cli.rendering import terms
     from pacdp.experiments.results import collect_epsilons
     from pacdp.stats import SampleStats
@@ -170,27 +163,26 @@ def _print_comparison(comparison: "Comparison", plans: dict[str, str]) -> None:
     groups, metric, plan = comparison.groups, comparison.metric, comparison.plan
     baseline = comparison.baseline
     seeds = len(next(iter(groups.values())))
-    table = Table(
-        title=f"{plan.data}, {seeds} seeds; {terms(plan.privacy, plan.unit)}",
-        caption=None
-        if baseline is None
-        else f"chance: {formatting.format_score(baseline, metric)}",
-    )
-    table.add_column("method", no_wrap=True)
-    table.add_column("configuration")
-    for heading in (metric, "budget ε", "spent ε", "refused"):
-        table.add_column(heading, justify="right")
+    rows = []
     for label, group in groups.items():
         stats = SampleStats.of([run.metrics.get(metric, math.nan) for run in group])
-        table.add_row(
-            label,
-            plans[label],
-            formatting.format_mean_deviation(stats.mean, stats.deviation, metric),
-            formatting.format_min_median_max(collect_epsilons(group, "epsilon_budget")),
-            formatting.format_min_median_max(collect_epsilons(group, "epsilon_spent")),
-            str(sum(client.refused for run in group for client in run.clients)),
+        rows.append(
+            (
+                *(label, plans[label]),
+                formatting.format_mean_deviation(stats.mean, stats.deviation, metric),
+                formatting.format_min_median_max(collect_epsilons(group, "epsilon_budget")),
+                formatting.format_min_median_max(collect_epsilons(group, "epsilon_spent")),
+                str(sum(client.refused for run in group for client in run.clients)),
+            )
         )
-    Console().print(table)
+    chance = None if baseline is None else f"chance: {formatting.format_score(baseline, metric)}"
+    print_table(
+        f"{plan.data}, {seeds} seeds; {terms(plan.privacy, plan.unit)}",
+        ("method", "configuration", metric, "budget ε", "spent ε", "refused"),
+        rows,
+        text_columns=2,
+        caption=chance,
+    )
 
 
 def _events(folder: Path | None) -> Callable[["RoundResult"], None]:

@@ -9,6 +9,7 @@ import typer
 from pacdp.cli import options
 from pacdp.cli.output import print_json, print_rows
 from pacdp.errors import InputError
+from pacdp.storage import require_new_file
 
 if TYPE_CHECKING:
     from pacdp.data import Dataset
@@ -54,7 +55,7 @@ def predict_command(
     from pacdp.federation.evaluation import predict
 
     loaded = RunResult.load(run, for_inference=True)
-    options.new_file(out)
+    require_new_file(out)
     task = loaded.plan.task
     inputs, _ = _inputs(loaded.plan, data, options.device(device))
     predicted = predict(loaded.model().to(device), inputs, task)

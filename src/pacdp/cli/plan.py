@@ -11,6 +11,7 @@ from pacdp.cli import options, rendering
 from pacdp.cli.options import PUBLISHED, Changes, MethodName, Name, PlanName, Profile, Seed
 from pacdp.cli.output import print_json, print_rows
 from pacdp.cli.progress import show_progress
+from pacdp.storage import require_new_file
 
 if TYPE_CHECKING:
     from pacdp.federation import Plan
@@ -39,7 +40,7 @@ def plan_command(
         made = api.plan(name, method=method, seed=seed, progress=progress, **loading)
     chosen, price = made.algorithm, estimate_cost(made)
     if out is not None:
-        options.new_file(out)
+        require_new_file(out)
         made.save(out)
     if as_json:
         print_json({"plan": made.model_dump(mode="json"), "cost": vars(price)})

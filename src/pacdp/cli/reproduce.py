@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from pacdp.cli.options import flag
 from pacdp.cli.progress import show_progress
 from pacdp.errors import InputError
 
@@ -27,10 +28,7 @@ def reproduce_command(
         "pacdp-results"
     ),
     resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume", metavar="", help="Continue in the --out folder; run only what is missing."
-        ),
+        bool, flag("--resume", "Continue in the --out folder; run only what is missing.")
     ] = False,
     jobs: Annotated[
         int, typer.Option(metavar="N", help="Number of processes, which share the cores.")

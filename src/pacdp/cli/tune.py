@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from pacdp.cli import options, rendering
 from pacdp.cli.options import Changes, Name, Profile
-from pacdp.cli.output import print_json, print_rows
+from pacdp.cli.output import print_json, print_rows, print_table
 from pacdp.cli.progress import show_progress
+from pacdp.storage import require_new_file
 
 if TYPE_CHECKING:
     from pacdp.tuning import TunedConfiguration
@@ -37,7 +36,7 @@ def tune_command(
     from pacdp import api
     from pacdp.validation import require_count
 
-    options.new_file(out)
+    require_new_file(out)
     require_count("--seeds", seeds)
     require_count("--sweeps", sweeps)
     with show_progress() as progress:
@@ -55,31 +54,26 @@ def tune_command(
         print_json({"file": str(out), **found.summary})
         return
     _print(found)
-    command = [
-        "pacdp",
-        "run",
-        name,
-        "--configuration",
-        str(out),
-        *options.sizes(profile, changes or []),
-    ]
-    typer.echo(f"configuration: {out}\nuse it: {shlex.join(command)}")
+    given = {"--configuration": out, "--profile": profile, "--set": changes}
+    command = shlex.join(options.command_line("run", name, given))
+    typer.echo(f"configuration: {out}\nuse it: {command}")
 
 
 def _print(found: "TunedConfiguration") -> None:
-    table = Table(
-        title=f"{found.experiment}, {found.method}: chosen on public data",
+    by_setting: dict[str, list[Mapping[str, Any]]] = {}
+    for step in found.why:
+        by_setting.setdefault(step["setting"], []).append(step)
+    print_table(
+        f"{found.experiment}, {found.method}: chosen on public data",
+        ("setting", "was", "chosen", "gain ± s.e."),
+        [
+            (setting, _value(steps[0]["before"]), _value(steps[-1]["after"]), _gain(found, steps))
+            for setting, steps in by_setting.items()
+        ],
+        text_columns=1,
         caption="gain ± its standard error, over what stood before the last move, seed by seed; "
         "a setting moves only where that is more than the error",
     )
-    table.add_column("setting", no_wrap=True)
-    for heading in ("was", "chosen", "gain ± s.e."):
-        table.add_column(heading, justify="right")
-    for setting, steps in _by_setting(found).items():
-        table.add_row(
-            setting, _value(steps[0]["before"]), _value(steps[-1]["after"]), _gain(found, steps)
-        )
-    Console().print(table)
     proxy = found.proxy
     rows = {
         "expected": f"{rendering.expected(found.summary['expected'])} on the proxy, over "
@@ -94,14 +88,6 @@ def _print(found: "TunedConfiguration") -> None:
     print_rows(rows | {"track": found.track})
 
 
-def _by_setting(found: "TunedConfiguration") -> dict[str, list[Mapping[str, Any]]]:
-    """The steps of each setting, one after the other."""
-    made: dict[str, list[Mapping[str, Any]]] = {}
-    for step in found.why:
-        made.setdefault(step["setting"], []).append(step)
-    return made
-
-
 def _value(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -109,15 +95,15 @@ def _value(value: Any) -> str:
 
 
 def _gain(found: "TunedConfiguration", steps: list[Mapping[str, Any]]) -> str:
-    """What the last move of a setting gained; nothing where it never moved."""
+    """Return what the last move of a setting gained, or a dash if it never moved."""
     moves = [
-        (step, one)
+        trial
         for step in steps
-        for one in step["tried"]
-        if step["after"] != step["before"] and one["value"] == step["after"]
+        for trial in step["tried"]
+        if step["after"] != step["before"] and trial["value"] == step["after"]
     ]
     if not moves:
         return "–"
-    one = moves[-1][1]
+    gain, error = moves[-1]["gain"], moves[-1]["error"]
     percent, sign = (100, " %") if found.expected.metric == "accuracy" else (1, "")
-    return f"{percent * one['gain']:.2g} ± {percent * one['error']:.1g}{sign}"
+    return f"{percent * gain:.2g} ± {percent * error:.1g}{sign}"
