@@ -8,6 +8,7 @@ import sys
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from pacdp import __version__
 from pacdp.cli import curve, data, ledger
@@ -65,18 +66,12 @@ def _print_version(wanted: bool) -> None:
 def root(
     version: Annotated[
         bool,
-        typer.Option(
-            "--version",
-            metavar="",
-            callback=_print_version,
-            is_eager=True,
-            help="Show the version and exit.",
-        ),
+        flag("--version", "Show the version and exit.", callback=_print_version, is_eager=True),
     ] = False,
     debug: Annotated[bool, flag("--debug", "Show the traceback of an error.")] = False,
     modules: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--import",
             metavar="MODULE",
             help="Import a Python module first, e.g. one that registers methods. Repeatable.",

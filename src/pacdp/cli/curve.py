@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from pacdp import formatting
 from pacdp.cli import options
@@ -19,15 +20,15 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Inspect and compare curves F(ε).")
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="A curve file written by pacdp fit.")]
+File = Annotated[Path, Argument(metavar="FILE", help="A curve file written by pacdp fit.")]
 
 
 def fit_command(
     name: Name,
-    out: Annotated[Path, typer.Option(help="File to write the curve to.")] = Path("curve.json"),
+    out: Annotated[Path, Option(help="File to write the curve to.")] = Path("curve.json"),
     proxy: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Proxy to use instead of the experiment's: a built-in one, a data set or a folder."
         ),
     ] = None,
@@ -35,7 +36,7 @@ def fit_command(
     changes: Changes = None,
     cluster: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="ADDRESS", help="Train on a Ray cluster; 'local' starts one on this machine."
         ),
     ] = None,
@@ -83,7 +84,7 @@ def show_command(file: File, as_json: options.Json = False) -> None:
 @app.command("eval")
 def eval_command(
     file: File,
-    epsilon: Annotated[list[float], typer.Option(help="Budget ε. Repeatable.")],
+    epsilon: Annotated[list[float], Option(help="Budget ε. Repeatable.")],
     as_json: options.Json = False,
 ) -> None:
     """Show the clipping bound for a budget, and the score to expect on the proxy."""
@@ -121,7 +122,7 @@ def eval_command(
 @app.command("plot")
 def plot_command(
     file: File,
-    out: Annotated[Path, typer.Option(help="Image file: .png, .svg or .pdf; must not exist yet.")],
+    out: options.PicturePath,
 ) -> None:
     """Plot the score matrix P, the selected bounds and the fitted families."""
     from pacdp.curve import Curve
@@ -135,9 +136,7 @@ def plot_command(
 
 @app.command("compare")
 def compare_command(
-    files: Annotated[
-        list[Path], typer.Argument(metavar="FILE FILE...", help="Two or more curve files.")
-    ],
+    files: Annotated[list[Path], Argument(metavar="FILE FILE...", help="Two or more curve files.")],
     as_json: options.Json = False,
 ) -> None:
     """Show how curves differ, and what each one loses on the others' proxies."""

@@ -4,9 +4,9 @@ import tempfile
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.console import Console
 from rich.table import Table
+from typer import Option
 
 from pacdp import formatting
 from pacdp.cli.progress import show_progress
@@ -14,7 +14,7 @@ from pacdp.errors import InputError
 
 
 def demo_command(
-    out: Annotated[Path, typer.Option(help="Folder for the ledgers and the report.")] = Path(
+    out: Annotated[Path, Option(help="Folder for the ledgers and the report.")] = Path(
         "pacdp-demo"
     ),
 ) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Option
 
 from pacdp import formatting
 from pacdp.cli import options
@@ -30,18 +31,18 @@ def run_command(
     changes: Changes = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder to write the model, a report and the run's other files to."),
+        Option(help="Folder to write the model, a report and the run's other files to."),
     ] = None,
     resume: Annotated[
         bool, options.flag("--resume", "Continue an interrupted run in the --out folder.")
     ] = False,
     tensorboard: Annotated[
-        Path | None, typer.Option(help="Also write TensorBoard events into this folder.")
+        Path | None, Option(help="Also write TensorBoard events into this folder.")
     ] = None,
     device: options.Device = "cpu",
     engine: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="auto|stacked|threaded|serial",
             help="How to execute the clients of a round; use serial for debugging, its errors name "
             "the client.",
@@ -97,25 +98,22 @@ def run_command(
 def compare_command(
     name: Name,
     methods: Annotated[
-        str,
-        typer.Option(help="Methods separated by commas, e.g. pac-dp,fixed:clipping_bound=5."),
+        str, Option(help="Methods separated by commas, e.g. pac-dp,fixed:clipping_bound=5.")
     ] = "pac-dp,fixed,dp-fedavg,fedavg",
     plans: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--configuration",
             metavar="published|FILE",
             help="Tuned configuration (from pacdp tune) for one of the methods. Repeatable.",
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option(help="Number of seeds (0, 1, ...).")] = 3,
+    seeds: Annotated[int, Option(help="Number of seeds (0, 1, ...).")] = 3,
     profile: Profile = None,
     changes: Changes = None,
     report: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Also write an HTML report to this file; must not exist yet."
-        ),
+        Option(metavar="FILE", help="Also write an HTML report to this file; must not exist yet."),
     ] = None,
     as_json: options.Json = False,
 ) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from pacdp.errors import InputError
 from pacdp.storage import require_new_file
@@ -20,16 +20,15 @@ ACCOUNTANTS = "exact|rdp|paper-rdp|pld|basic"
 DEFAULT_DELTA, DEFAULT_ADJACENCY, DEFAULT_SCOPE = 1e-5, "zero-out", "total"
 
 
-def flag(name: str, help: str) -> Any:  # noqa: A002
+def flag(name: str, description: str, **settings: Any) -> Any:
     """Declare an option without a value."""
-    return typer.Option(name, metavar="", help=help)
+    return Option(name, metavar="", help=description, **settings)
 
 
-Delta = Annotated[float, typer.Option(help="δ of the guarantee, in (0, 1).")]
+Delta = Annotated[float, Option(help="δ of the guarantee, in (0, 1).")]
 AdjacencyName = Annotated[
     str,
-    typer.Option(
-        "--adjacency",
+    Option(
         metavar=ADJACENCIES,
         help="What the guarantee compares: one record replaced by a null record (zero-out) or by "
         "any other record (replace-one).",
@@ -37,56 +36,51 @@ AdjacencyName = Annotated[
 ]
 AccountantName = Annotated[
     str | None,
-    typer.Option(
-        "--accountant",
+    Option(
         metavar=ACCOUNTANTS,
         help="How ε is computed. Default: exact, or pld if records are Poisson-sampled.",
     ),
 ]
 ScopeName = Annotated[
     str,
-    typer.Option(
-        "--scope",
+    Option(
         metavar=SCOPES,
         help="What ε covers: the whole training, or each release alone (as in the paper).",
     ),
 ]
 SamplingRate = Annotated[
     float | None,
-    typer.Option(
+    Option(
         help="Poisson sampling rate q of the records, in (0, 1]. The sample must stay hidden from "
         "the server."
     ),
 ]
 Name = Annotated[
     str,
-    typer.Argument(
+    Argument(
         metavar="EXPERIMENT",
         help="Name of a built-in experiment (e.g. heart-personalised) or path of a TOML file.",
     ),
 ]
 Profile = Annotated[
     str | None,
-    typer.Option(
+    Option(
         metavar="smoke|desk|full",
         help="Size of the experiment: smoke, desk or full; by default as written.",
     ),
 ]
 Changes = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="Override a setting, e.g. training.rounds=5. Repeatable.",
+    Option(
+        "--set", metavar="KEY=VALUE", help="Override a setting, e.g. training.rounds=5. Repeatable."
     ),
 ]
 Seed = Annotated[
-    int, typer.Option(help="Random seed for initialisation, noise, sampling and budget assignment.")
+    int, Option(help="Random seed for initialisation, noise, sampling and budget assignment.")
 ]
 MethodName = Annotated[
     str | None,
-    typer.Option(
-        "--method",
+    Option(
         metavar="NAME",
         help="Method to use instead of the experiment's, e.g. fixed:clipping_bound=5 or "
         "my_module:MyMethod.",
@@ -94,13 +88,16 @@ MethodName = Annotated[
 ]
 PlanName = Annotated[
     str,
-    typer.Option(
+    Option(
         "--configuration",
         metavar="published|FILE",
         help="'published' for the experiment's own settings, or a file written by pacdp tune.",
     ),
 ]
-Device = Annotated[str, typer.Option(help="Device for tensors: cpu, cuda or mps.")]
+PicturePath = Annotated[
+    Path, Option("--out", help="Image file: .png, .svg or .pdf; must not exist yet.")
+]
+Device = Annotated[str, Option(help="Device for tensors: cpu, cuda or mps.")]
 Json = Annotated[bool, flag("--json", "Print one JSON object.")]
 
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from rich.console import Console
+from typer import Option
 
 from pacdp import formatting
 from pacdp.cli import options, rendering
@@ -25,8 +25,7 @@ def plan_command(
     seed: Seed = 0,
     changes: Changes = None,
     out: Annotated[
-        Path | None,
-        typer.Option(help="Also write the plan to this file as JSON; must not exist yet."),
+        Path | None, Option(help="Also write the plan to this file as JSON; must not exist yet.")
     ] = None,
     as_json: options.Json = False,
 ) -> None:
@@ -45,7 +44,7 @@ def plan_command(
     if as_json:
         print_json({"plan": made.model_dump(mode="json"), "cost": vars(price)})
         return
-    training = made.training
+    training, unused = made.training, "none " if made.track == "private-only" else ""
     batch = "all records" if training.batch == "full" else f"{training.batch} records"
     work = (
         f"{formatting.format_count(training.local_epochs, 'epoch')} in batches of {batch}"
@@ -56,7 +55,7 @@ def plan_command(
         {
             "experiment": f"{experiment.name}: {experiment.description}",
             "configuration": rendering.plan(made.tuning),
-            "public data used": _public_data(made),
+            "public data used": f"{unused}for features or initial model ({made.track})",
             "method": rendering.method(made),
             "model": f"{made.model.name}, {price.parameters:,} parameters",
             "representation": rendering.representation(made),
@@ -81,12 +80,9 @@ def plan_command(
         caption=f"releases: how many a {made.unit} contributes to; C: clipping bound in the first "
         "and last round; SNR: largest possible signal over noise (below 1, noise dominates)",
     )
-    shown = range(len(made.clients)) if len(made.clients) <= 20 else [*range(10), -1]
-    for number in shown:
-        if number < 0:
-            table.add_row(f"... {len(made.clients) - 10} more")
-            continue
-        client, guarantee = made.clients[number], made.planned_guarantee(number)
+    shown = len(made.clients) if len(made.clients) <= 20 else 10
+    for number, client in enumerate(made.clients[:shown]):
+        guarantee = made.planned_guarantee(number)
         first, last = (
             formatting.format_number(chosen.bound(client.epsilon, round=t, rounds=made.rounds))
             if chosen.private
@@ -103,14 +99,9 @@ def plan_command(
             *(first, last),
             formatting.format_number(price.signal_to_noise[number]),
         )
+    if shown < len(made.clients):
+        table.add_row(f"... {len(made.clients) - shown} more")
     Console().print(table)
-
-
-def _public_data(plan: "Plan") -> str:
-    """Say whether public records trained the features or the initial model."""
-    if plan.track == "private-only":
-        return "none for features or initial model (private-only)"
-    return "for features or initial model (public)"
 
 
 def _clamped(plan: "Plan") -> dict[str, str]:

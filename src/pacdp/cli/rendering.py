@@ -140,7 +140,7 @@ def method(plan: "Plan") -> str:
             )
         elif name != "allow_plan_mismatch" or value:
             parts.append(f"{name} = {value}")
-    return ": ".join([plan.method, *([", ".join(parts)] if parts else [])])
+    return f"{plan.method}: {', '.join(parts)}" if parts else plan.method
 
 
 def _curve(curve: "Mapping[str, Any]") -> str:

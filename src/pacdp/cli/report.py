@@ -4,12 +4,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 
 def report_command(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of finished runs.")],
-    out: Annotated[Path, typer.Option(help="HTML file to write; must not exist yet.")],
-    title: Annotated[str | None, typer.Option(help="Title of the report.")] = None,
+    runs: Annotated[list[Path], Argument(metavar="RUN...", help="Folders of finished runs.")],
+    out: Annotated[Path, Option(help="HTML file to write; must not exist yet.")],
+    title: Annotated[str | None, Option(help="Title of the report.")] = None,
 ) -> None:
     """Write an HTML report on finished runs of one experiment."""
     from pacdp import api

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Option
 
 from pacdp.cli import options, rendering
 from pacdp.cli.options import Changes, Name, Profile
@@ -20,14 +21,11 @@ if TYPE_CHECKING:
 def tune_command(
     name: Name,
     method: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Method to use instead of the experiment's."),
+        str | None, Option(metavar="NAME", help="Method to use instead of the experiment's.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="File to write; must not exist yet.")] = Path(
-        "tuned.json"
-    ),
-    seeds: Annotated[int, typer.Option(help="Training runs per candidate.")] = 5,
-    sweeps: Annotated[int, typer.Option(help="Maximum passes over the search space.")] = 2,
+    out: Annotated[Path, Option(help="File to write; must not exist yet.")] = Path("tuned.json"),
+    seeds: Annotated[int, Option(help="Training runs per candidate.")] = 5,
+    sweeps: Annotated[int, Option(help="Maximum passes over the search space.")] = 2,
     profile: Profile = None,
     changes: Changes = None,
     as_json: options.Json = False,

@@ -145,11 +145,6 @@ def _hash(parts: Iterable[Bytes], algorithm: str = "sha256") -> str:
     return total.hexdigest()
 
 
-def _batches(*arrays: Bytes, size: int = 1000) -> Iterable[list[Bytes]]:
-    for start in range(0, len(arrays[0]), size):
-        yield [array[start : start + size] for array in arrays]
-
-
 # --- MNIST -----------------------------------------------------------------------------------
 
 _MNIST_NAMES = [url.rsplit("/", 1)[-1].removesuffix(".gz") for url in SOURCES["mnist"]["downloads"]]
@@ -214,16 +209,14 @@ def _write_binary(folder: Path, pixels: Pixels, *, names: Sequence[str]) -> None
     images, labels, *test = pixels
     *train_names, test_name = names
     parts = [np.array_split(array, len(train_names)) for array in (images, labels)]
-    for name, *arrays in zip(train_names, *parts, strict=True):
+    for name, *arrays in [*zip(train_names, *parts, strict=True), (test_name, *test)]:
         formats.write_cifar_binary(folder / f"{name}.bin", *arrays)
-    formats.write_cifar_binary(folder / f"{test_name}.bin", *test)
 
 
 def _is_cifar10(pixels: Pixels) -> bool:
-    return [
-        _hash(part.transpose(0, 2, 3, 1) if part.ndim == 4 else part for (part,) in _batches(array))
-        for array in pixels
-    ] == SOURCES["cifar10"]["checksums"]
+    arrays = (array.transpose(0, 2, 3, 1) if array.ndim == 4 else array for array in pixels)
+    hashes = [_hash(np.array_split(array, 50)) for array in arrays]
+    return hashes == SOURCES["cifar10"]["checksums"]
 
 
 def _is_cifar100(pixels: Pixels) -> bool:
@@ -231,18 +224,11 @@ def _is_cifar100(pixels: Pixels) -> bool:
         rows = np.concatenate([digest_rows(images).view(np.uint8).reshape(-1, 16), labels], axis=1)
         return _hash([rows[np.lexsort(rows.T)]])
 
-    def hash_file(images: Bytes, labels: Bytes) -> str:
-        rows = (
-            np.concatenate([part_labels, part.reshape(len(part), -1)], axis=1)
-            for part, part_labels in _batches(images, labels)
-        )
-        return _hash(rows, "md5")
-
-    splits = (pixels[:2], pixels[2:])
-    source = SOURCES["cifar100"]
-    return [hash_sorted(*split) for split in splits] == source["checksums"] or [
-        hash_file(*split) for split in splits
-    ] == source["file_checksums"]
+    splits, source = (pixels[:2], pixels[2:]), SOURCES["cifar100"]
+    if [hash_sorted(*split) for split in splits] == source["checksums"]:
+        return True
+    files = [_hash(formats.cifar_rows(*split), "md5") for split in splits]
+    return files == source["file_checksums"]
 
 
 CIFAR10 = ImageSet(
