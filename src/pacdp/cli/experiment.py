@@ -10,7 +10,7 @@ from typer import Option
 
 from pacdp import formatting
 from pacdp.cli import options
-from pacdp.cli.options import PUBLISHED, Changes, MethodName, Name, PlanName, Profile, Seed
+from pacdp.cli.options import PUBLISHED, Changes, ConfigurationPath, MethodName, Name, Profile, Seed
 from pacdp.cli.output import print_json, print_table
 from pacdp.cli.progress import show_progress
 from pacdp.errors import InputError
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def run_command(
     name: Name,
     method: MethodName = None,
-    plan: PlanName = PUBLISHED,
+    configuration: ConfigurationPath = PUBLISHED,
     profile: Profile = None,
     seed: Seed = 0,
     changes: Changes = None,
@@ -54,10 +54,10 @@ def run_command(
     from pacdp import api
     from pacdp.cli.rendering import print_result
 
-    loading = options.loading(plan, profile, changes)
+    loading = options.loading(configuration, profile, changes)
     repeated = {
         "--method": method,
-        "--configuration": None if plan == PUBLISHED else plan,
+        "--configuration": None if configuration == PUBLISHED else configuration,
         "--profile": profile,
         "--set": changes,
         "--seed": seed,
@@ -100,7 +100,7 @@ def compare_command(
     methods: Annotated[
         str, Option(help="Methods separated by commas, e.g. pac-dp,fixed:clipping_bound=5.")
     ] = "pac-dp,fixed,dp-fedavg,fedavg",
-    plans: Annotated[
+    configurations: Annotated[
         list[str] | None,
         Option(
             "--configuration",
@@ -121,7 +121,7 @@ def compare_command(
     from pacdp import api
 
     names = [part.strip() for part in methods.split(",") if part.strip()]
-    files = options.configurations(plans or [], names)
+    files = options.configurations(configurations or [], names)
     if report is not None:
         require_new_file(report)
     with show_progress() as progress:
@@ -153,7 +153,7 @@ def compare_command(
         typer.echo(f"report: {report}")
 
 
-def _print_comparison(comparison: "Comparison", plans: dict[str, str]) -> None:
+def _print_comparison(comparison: "Comparison", configurations: dict[str, str]) -> None:
     from pacdp.cli.rendering import terms
     from pacdp.experiments.results import collect_epsilons
     from pacdp.stats import SampleStats
@@ -166,7 +166,7 @@ def _print_comparison(comparison: "Comparison", plans: dict[str, str]) -> None:
         stats = SampleStats.of([run.metrics.get(metric, math.nan) for run in group])
         rows.append(
             (
-                *(label, plans[label]),
+                *(label, configurations[label]),
                 formatting.format_mean_deviation(stats.mean, stats.deviation, metric),
                 formatting.format_min_median_max(collect_epsilons(group, "epsilon_budget")),
                 formatting.format_min_median_max(collect_epsilons(group, "epsilon_spent")),

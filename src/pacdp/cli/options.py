@@ -86,10 +86,9 @@ MethodName = Annotated[
         "my_module:MyMethod.",
     ),
 ]
-PlanName = Annotated[
+ConfigurationPath = Annotated[
     str,
     Option(
-        "--configuration",
         metavar="published|FILE",
         help="'published' for the experiment's own settings, or a file written by pacdp tune.",
     ),
@@ -136,10 +135,12 @@ def command_line(command: str, name: str, options: Mapping[str, Any]) -> list[st
     return words
 
 
-def loading(plan: str, profile: str | None, changes: Sequence[str] | None) -> dict[str, Any]:
+def loading(
+    configuration: str, profile: str | None, changes: Sequence[str] | None
+) -> dict[str, Any]:
     """Return the arguments of :func:`pacdp.load_experiment` for these options."""
-    configuration = None if plan == PUBLISHED else Path(plan)
-    return {"profile": profile, "changes": changes or [], "configuration": configuration}
+    path = None if configuration == PUBLISHED else Path(configuration)
+    return {"profile": profile, "changes": changes or [], "configuration": path}
 
 
 def configurations(files: Sequence[str], methods: Sequence[str]) -> dict[str, str]:

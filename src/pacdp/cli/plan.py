@@ -8,7 +8,7 @@ from typer import Option
 
 from pacdp import formatting
 from pacdp.cli import options, rendering
-from pacdp.cli.options import PUBLISHED, Changes, MethodName, Name, PlanName, Profile, Seed
+from pacdp.cli.options import PUBLISHED, Changes, ConfigurationPath, MethodName, Name, Profile, Seed
 from pacdp.cli.output import print_json, print_rows
 from pacdp.cli.progress import show_progress
 from pacdp.storage import require_new_file
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def plan_command(
     name: Name,
     method: MethodName = None,
-    plan: PlanName = PUBLISHED,
+    configuration: ConfigurationPath = PUBLISHED,
     profile: Profile = None,
     seed: Seed = 0,
     changes: Changes = None,
@@ -33,18 +33,18 @@ def plan_command(
     from pacdp import api
     from pacdp.experiments.cost import estimate_cost
 
-    loading = options.loading(plan, profile, changes)
+    loading = options.loading(configuration, profile, changes)
     experiment = api.load_experiment(name, **loading)
     with show_progress() as progress:
-        made = api.plan(name, method=method, seed=seed, progress=progress, **loading)
-    chosen, price = made.algorithm, estimate_cost(made)
+        plan = api.plan(name, method=method, seed=seed, progress=progress, **loading)
+    chosen, price = plan.algorithm, estimate_cost(plan)
     if out is not None:
         require_new_file(out)
-        made.save(out)
+        plan.save(out)
     if as_json:
-        print_json({"plan": made.model_dump(mode="json"), "cost": vars(price)})
+        print_json({"plan": plan.model_dump(mode="json"), "cost": vars(price)})
         return
-    training, unused = made.training, "none " if made.track == "private-only" else ""
+    training, unused = plan.training, "none " if plan.track == "private-only" else ""
     batch = "all records" if training.batch == "full" else f"{training.batch} records"
     work = (
         f"{formatting.format_count(training.local_epochs, 'epoch')} in batches of {batch}"
@@ -54,20 +54,20 @@ def plan_command(
     print_rows(
         {
             "experiment": f"{experiment.name}: {experiment.description}",
-            "configuration": rendering.plan(made.tuning),
-            "public data used": f"{unused}for features or initial model ({made.track})",
-            "method": rendering.method(made),
-            "model": f"{made.model.name}, {price.parameters:,} parameters",
-            "representation": rendering.representation(made),
+            "configuration": rendering.plan(plan.tuning),
+            "public data used": f"{unused}for features or initial model ({plan.track})",
+            "method": rendering.method(plan),
+            "model": f"{plan.model.name}, {price.parameters:,} parameters",
+            "representation": rendering.representation(plan),
             "initial model": (
-                "random" if made.hot_start is None else f"warm start, {made.hot_start}"
+                "random" if plan.hot_start is None else f"warm start, {plan.hot_start}"
             ),
-            "rounds": f"{made.rounds}, {made.per_round} of {len(made.clients)} clients each "
+            "rounds": f"{plan.rounds}, {plan.per_round} of {len(plan.clients)} clients each "
             f"({training.sampling})",
             "work per round": f"{work}; {training.optimiser.name}, lr {training.optimiser.lr:g}",
-            **_clamped(made),
-            **_spending(made),
-            "server": f"{made.server.optimiser}, clients weighted by {made.server.weights}",
+            **_clamped(plan),
+            **_spending(plan),
+            "server": f"{plan.server.optimiser}, clients weighted by {plan.server.weights}",
             "bytes per round": f"{price.bytes_per_round:,}, sent and received by all clients",
             "local steps": (
                 f"{price.steps:,}, about {formatting.format_duration(price.seconds)} on one core"
@@ -75,19 +75,19 @@ def plan_command(
         }
     )
     table = rendering.client_table(
-        made,
+        plan,
         ("records", "budget ε", "planned ε", "releases", "noise σ/C", "first C", "last C", "SNR"),
-        caption=f"releases: how many a {made.unit} contributes to; C: clipping bound in the first "
+        caption=f"releases: how many a {plan.unit} contributes to; C: clipping bound in the first "
         "and last round; SNR: largest possible signal over noise (below 1, noise dominates)",
     )
-    shown = len(made.clients) if len(made.clients) <= 20 else 10
-    for number, client in enumerate(made.clients[:shown]):
-        guarantee = made.planned_guarantee(number)
+    shown = len(plan.clients) if len(plan.clients) <= 20 else 10
+    for number, client in enumerate(plan.clients[:shown]):
+        guarantee = plan.planned_guarantee(number)
         first, last = (
-            formatting.format_number(chosen.bound(client.epsilon, round=t, rounds=made.rounds))
+            formatting.format_number(chosen.bound(client.epsilon, round=t, rounds=plan.rounds))
             if chosen.private
             else "-"
-            for t in (0, made.rounds - 1)
+            for t in (0, plan.rounds - 1)
         )
         table.add_row(
             client.name,
@@ -99,8 +99,8 @@ def plan_command(
             *(first, last),
             formatting.format_number(price.signal_to_noise[number]),
         )
-    if shown < len(made.clients):
-        table.add_row(f"... {len(made.clients) - shown} more")
+    if shown < len(plan.clients):
+        table.add_row(f"... {len(plan.clients) - shown} more")
     Console().print(table)
 
 

@@ -38,7 +38,7 @@ def tune_command(
     require_count("--seeds", seeds)
     require_count("--sweeps", sweeps)
     with show_progress() as progress:
-        found = api.tune(
+        tuned = api.tune(
             name,
             method=method,
             seeds=seeds,
@@ -47,43 +47,43 @@ def tune_command(
             changes=changes or [],
             progress=progress,
         )
-    found.save(out)
+    tuned.save(out)
     if as_json:
-        print_json({"file": str(out), **found.summary})
+        print_json({"file": str(out), **tuned.summary})
         return
-    _print(found)
+    _print_tuned(tuned)
     given = {"--configuration": out, "--profile": profile, "--set": changes}
     command = shlex.join(options.command_line("run", name, given))
     typer.echo(f"configuration: {out}\nuse it: {command}")
 
 
-def _print(found: "TunedConfiguration") -> None:
+def _print_tuned(tuned: "TunedConfiguration") -> None:
     by_setting: dict[str, list[Mapping[str, Any]]] = {}
-    for step in found.why:
+    for step in tuned.why:
         by_setting.setdefault(step["setting"], []).append(step)
     print_table(
-        f"{found.experiment}, {found.method}: chosen on public data",
+        f"{tuned.experiment}, {tuned.method}: chosen on public data",
         ("setting", "was", "chosen", "gain ± s.e."),
         [
-            (setting, _value(steps[0]["before"]), _value(steps[-1]["after"]), _gain(found, steps))
+            (setting, _value(steps[0]["before"]), _value(steps[-1]["after"]), _gain(tuned, steps))
             for setting, steps in by_setting.items()
         ],
         text_columns=1,
         caption="gain ± its standard error, over what stood before the last move, seed by seed; "
         "a setting moves only where that is more than the error",
     )
-    proxy = found.proxy
+    proxy = tuned.proxy
     rows = {
-        "expected": f"{rendering.expected(found.summary['expected'])} on the proxy, over "
-        f"{len(found.expected.seeds)} fresh seeds",
-        "promised": str(found.privacy),
-        "trainings": str(found.trainings),
+        "expected": f"{rendering.expected(tuned.summary['expected'])} on the proxy, over "
+        f"{len(tuned.expected.seeds)} fresh seeds",
+        "promised": str(tuned.privacy),
+        "trainings": str(tuned.trainings),
         "proxy": f"{proxy['name']}, {proxy['made_by']}: {proxy['source']}",
         "sha-256": proxy["sha256"],
     }
     if "representation" in proxy:
         rows["learned from"] = f"{proxy['representation']}, for the representation"
-    print_rows(rows | {"track": found.track})
+    print_rows(rows | {"track": tuned.track})
 
 
 def _value(value: Any) -> str:
@@ -92,7 +92,7 @@ def _value(value: Any) -> str:
     return f"{value:g}" if isinstance(value, int | float) else str(value)
 
 
-def _gain(found: "TunedConfiguration", steps: list[Mapping[str, Any]]) -> str:
+def _gain(tuned: "TunedConfiguration", steps: list[Mapping[str, Any]]) -> str:
     """Return what the last move of a setting gained, or a dash if it never moved."""
     moves = [
         trial
@@ -103,5 +103,5 @@ def _gain(found: "TunedConfiguration", steps: list[Mapping[str, Any]]) -> str:
     if not moves:
         return "–"
     gain, error = moves[-1]["gain"], moves[-1]["error"]
-    percent, sign = (100, " %") if found.expected.metric == "accuracy" else (1, "")
+    percent, sign = (100, " %") if tuned.expected.metric == "accuracy" else (1, "")
     return f"{percent * gain:.2g} ± {percent * error:.1g}{sign}"
