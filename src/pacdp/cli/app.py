@@ -13,13 +13,12 @@ from typer import Option
 from pacdp import __version__
 from pacdp.cli import curve, data, ledger
 from pacdp.cli.demo import demo_command
-from pacdp.cli.experiment import compare_command, run_command
+from pacdp.cli.experiment import compare_command, report_command, run_command
 from pacdp.cli.inference import evaluate_command, predict_command
 from pacdp.cli.init import init_command
 from pacdp.cli.options import flag
 from pacdp.cli.plan import plan_command
 from pacdp.cli.privacy import account_command, calibrate_command
-from pacdp.cli.report import report_command
 from pacdp.cli.reproduce import reproduce_command
 from pacdp.cli.tune import tune_command
 from pacdp.errors import PacdpError

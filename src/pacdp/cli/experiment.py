@@ -1,4 +1,4 @@
-"""``pacdp run`` and ``pacdp compare``."""
+"""``pacdp run``, ``pacdp compare`` and ``pacdp report``."""
 
 import math
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer import Option
+from typer import Argument, Option
 
 from pacdp import formatting
 from pacdp.cli import options
@@ -181,6 +181,19 @@ def _print_comparison(comparison: "Comparison", configurations: dict[str, str]) 
         text_columns=2,
         caption=chance,
     )
+
+
+def report_command(
+    runs: Annotated[list[Path], Argument(metavar="RUN...", help="Folders of finished runs.")],
+    out: Annotated[Path, Option(help="HTML file to write; must not exist yet.")],
+    title: Annotated[str | None, Option(help="Title of the report.")] = None,
+) -> None:
+    """Write an HTML report on finished runs of one experiment."""
+    from pacdp import api
+
+    command = ["pacdp", "report", *map(str, runs), "--out", str(out)]
+    api.report(runs, out, title=title, command=command)
+    typer.echo(f"report: {out}")
 
 
 def _events(folder: Path | None) -> Callable[["RoundResult"], None]:

@@ -109,13 +109,11 @@ def _clamped(plan: "Plan") -> dict[str, str]:
     domain = plan.settings.get("curve", {}).get("domain")
     if domain is None:
         return {}
-    outside = sorted({t.epsilon for t in plan.clients if not domain[0] <= t.epsilon <= domain[1]})
-    if not outside:
-        return {}
-    shown = ", ".join(f"{epsilon:g}" for epsilon in outside)
-    return {
-        "note": f"F is defined for ε from {domain[0]:g} to {domain[1]:g}; {shown} is clamped to it"
-    }
+    low, high = domain
+    budgets = sorted({client.epsilon for client in plan.clients})
+    outside = ", ".join(f"{budget:g}" for budget in budgets if not low <= budget <= high)
+    note = f"F is defined for ε from {low:g} to {high:g}; {outside} is clamped to it"
+    return {"note": note} if outside else {}
 
 
 def _spending(plan: "Plan") -> dict[str, str]:
@@ -125,9 +123,8 @@ def _spending(plan: "Plan") -> dict[str, str]:
     if spending.policy == "even" or times == 1 or not plan.algorithm.private:
         return {}
     if spending.policy == "replan":
-        return {
-            "spending": "replan: the remaining budget is spread over the rounds that may still come"
-        }
+        policy = "replan: the remaining budget is spread over the rounds that may still come"
+        return {"spending": policy}
     first, last = (
         (times * spending.share(completed=completed, spent=0.0, planned=times, remaining=times))
         ** -0.5

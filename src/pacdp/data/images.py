@@ -46,8 +46,8 @@ class Layout:
 
     def find(self, files: Files) -> list[Path] | None:
         """Return the files in the order in which they are read, or None if one is missing."""
-        found = [next((files[n] for n in names if n in files), None) for names in self.names]
-        return None if None in found else [path for path in found if path is not None]
+        present = [[files[name] for name in names if name in files] for names in self.names]
+        return [paths[0] for paths in present] if all(present) else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,9 +94,11 @@ class ImageSet:
 
     def read_files(self, files: Files, source: Path) -> Pixels:
         """Read and verify the set from these files; ``source`` is named in errors."""
-        found = ((layout, layout.find(files)) for layout in self.layouts)
-        layout, paths = next((pair for pair in found if pair[1]), (None, None))
-        if layout is None or paths is None:
+        for layout in self.layouts:
+            paths = layout.find(files)
+            if paths is not None:
+                break
+        else:
             first = ", ".join(names[0] for names in self.layouts[0].names)
             missing = f"has {', '.join(sorted(files))} only" if files else "has none of them"
             raise DataError(f"{source}: {self.name} needs {first}; it {missing}")

@@ -193,9 +193,8 @@ def _deform(paths: Reals, random: np.random.Generator) -> Reals:
         return random.uniform(low, high, (size, 1)).astype(np.float32)
 
     def normal(spread: float) -> Reals:
-        return np.clip(random.normal(0, spread, (size, 1)), -2.2 * spread, 2.2 * spread).astype(
-            np.float32
-        )
+        values = random.normal(0, spread, (size, 1))
+        return np.clip(values, -2.2 * spread, 2.2 * spread).astype(np.float32)
 
     x, y = paths[..., 0] - 0.25, paths[..., 1] - 0.5
     for _ in range(2):

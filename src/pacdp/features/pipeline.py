@@ -3,7 +3,7 @@
 import hashlib
 import json
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -48,16 +48,17 @@ class FeaturePipeline:
 
         The records are not compared with the public ones: :func:`extract_features` does that.
         """
-        return dataset.map_records(partial(self._transform, name=dataset.name, progress=progress))
 
-    def _transform(self, records: Records, *, name: str, progress: Progress) -> Records:
-        features = normalise_rows(
-            torch.from_numpy(self._project(records, name, progress)),
-            None if self.projection is None else self.projection.spread,
-            dimension=self.settings.dimension,
-            whitening=self.settings.whitening,
-        )
-        return replace(records, features=features.numpy(), keys=records.identities())
+        def transform(records: Records) -> Records:
+            features = normalise_rows(
+                torch.from_numpy(self._project(records, dataset.name, progress)),
+                None if self.projection is None else self.projection.spread,
+                dimension=self.settings.dimension,
+                whitening=self.settings.whitening,
+            )
+            return replace(records, features=features.numpy(), keys=records.identities())
+
+        return dataset.map_records(transform)
 
     def _project(self, records: Records, name: str, progress: Progress) -> Array:
         """Return the coordinates along all principal directions, from the cache if possible."""
