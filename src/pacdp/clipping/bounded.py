@@ -96,8 +96,9 @@ def release(value: Bounded, *, z: float, divisor: float, noise: NoiseSource) -> 
     if not value.values:
         raise InputError("value: is used up, it has been released before")
     coordinates = sum(tensor.numel() for tensor in value.values.values())
-    check_noise(z * value.sensitivity / value.finest, coordinates)
-    step = grid_step(value.finest, coordinates)
+    finest = value.finest
+    check_noise(z * value.sensitivity / finest, coordinates)
+    step = grid_step(finest, coordinates)
     scale = noise_scale(z, value.sensitivity, step)
     released: dict[str, Tensor] = {}
     while value.values:
