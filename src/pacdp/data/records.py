@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pacdp.errors import InputError
 from pacdp.tasks import Task
-from pacdp.validation import describe_type
+from pacdp.validation import describe_type, locate_record
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -107,7 +107,7 @@ class Records:
         """
         if self.budgets is None or self.units is None:
             return self.budgets
-        _, first, unit = np.unique(self.units, return_index=True, return_inverse=True)
+        first, unit = self.group_by_unit()
         budgets = self.budgets[first]
         if not np.array_equal(budgets[unit], self.budgets):
             raise InputError("budgets: records of one unit have different ones, must have the same")
@@ -115,7 +115,7 @@ class Records:
 
     @cached_property
     def digest(self) -> str:
-        """A digest of the records' identities, labels and units.
+        """A digest of the records' identities, labels, units and budgets.
 
         >>> len(Records(features=np.ones((2, 4)), labels=np.zeros(2)).digest)
         64
@@ -124,6 +124,9 @@ class Records:
         total.update(self.identities().tobytes())
         if self.units is not None:
             total.update(np.ascontiguousarray(self.units).data)
+        if self.budgets is not None:
+            # The word distinguishes them from units of the same bytes.
+            total.update(b"budgets" + self.budgets.astype(np.float64).tobytes())
         return total.hexdigest()
 
     def inputs(self, device: str = "cpu") -> "Tensor":
@@ -165,17 +168,24 @@ class Records:
 
 
 def concatenate_records(first: Records, *others: Records) -> Records:
-    """Concatenate records of the same shape; identities are kept, clients and units are not.
+    """Concatenate records of the same shape.
+
+    Identities and budgets are kept, clients and units are not: their numbers have a meaning within
+    one data set only.
 
     >>> records = Records(features=np.zeros((2, 3)), labels=np.zeros(2))
     >>> len(concatenate_records(records, records))
     4
     """
     parts = [first, *others]
+    budgets = [part.budgets for part in parts if part.budgets is not None]
+    if budgets and len(budgets) < len(parts):
+        raise InputError("budgets: must be given for all of the records or for none")
     return Records(
         features=np.concatenate([part.features for part in parts]),
         labels=np.concatenate([part.labels for part in parts]),
         keys=np.concatenate([part.identities() for part in parts]),
+        budgets=np.concatenate(budgets) if budgets else None,
     )
 
 
@@ -213,6 +223,8 @@ class Dataset:
             where = f"{self.name}, {split} records"
             require_finite(where, records.features)
             self.task.require_labels(where, records.labels)
+            if records.budgets is not None:
+                require_budgets(where, records.budgets, records.units)
             if records.features.shape[1:] != self.shape:
                 raise InputError(
                     f"{where}: have shape {records.features.shape[1:]}, "
@@ -293,6 +305,35 @@ def require_finite(where: str, features: Array) -> None:
         first, *rest = (int(i) for i in np.argwhere(~finite)[0])
         place = ", ".join(map(str, rest))
         raise InputError(f"{where}, record {first}: feature {place} must be a finite number")
+
+
+def require_budgets(
+    where: str, budgets: Array, units: Array | None = None, lines: Sequence[int] | None = None
+) -> NDArray[np.float64]:
+    """Return budgets as float64, or raise InputError that locates the first that is not allowed.
+
+    Budgets are finite numbers > 0, and the same for all records of a unit. Single precision is
+    refused, because budgets are compared with levels such as 0.1, which is another number there.
+
+    >>> require_budgets("a.csv", np.array([0.1, 1.0]), np.array([7, 7]))
+    Traceback (most recent call last):
+    ...
+    pacdp.errors.InputError: a.csv, record 1: budget must be the same for all records of a unit
+    """
+    if budgets.ndim != 1 or not (budgets.dtype.kind in "iu" or budgets.dtype == np.float64):
+        raise InputError(
+            f"{where}: budgets are {describe_type(budgets)} of shape {budgets.shape}, "
+            "must be float64 or whole numbers, one for each record"
+        )
+    wrong = ~(np.isfinite(budgets) & (budgets > 0))
+    allowed = "a finite number > 0"
+    if units is not None and not wrong.any():
+        _, first, unit = np.unique(units, return_index=True, return_inverse=True)
+        wrong, allowed = budgets[first][unit] != budgets, "the same for all records of a unit"
+    if wrong.any():
+        place = locate_record(where, int(wrong.argmax()), lines)
+        raise InputError(f"{place}: budget must be {allowed}")
+    return budgets.astype(np.float64)
 
 
 def digest_rows(rows: Array) -> Array:
