@@ -12,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pacdp.data.records import Array, digest_rows, require_budgets, require_finite
+from pacdp.data.digests import digest_rows
+from pacdp.data.records import Array, require_budgets, require_finite
 from pacdp.data.storage import refuse_damaged
 from pacdp.errors import DataError
 from pacdp.tasks import Regression
