@@ -60,7 +60,7 @@ def read_folder(
     ``classes`` is the number or the names of the classes, 0 for regression; by default it is
     inferred from the labels. Any other task is given as ``task``, itself or in its stored form
     (:func:`~pacdp.tasks.load_task`). ``unit`` names the unit of privacy, and may also be the name
-    of the unit column.
+    of the unit column. The column of budgets is always ``budget``.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
