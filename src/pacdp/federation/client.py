@@ -200,9 +200,12 @@ class Client:
     def _number_levels(self) -> Tensor | None:
         """Return the budget level of each unit as 0, 1, 2, ...; None if none has its own budget."""
         declared, planned = self.plan.privacy.records, self.client_plan.levels
+        where, units = f"client {self.name}", self.client_plan.units
+        ignored = not planned or declared is None or declared.shares is not None
+        if self.method.private and self.records.budgets is not None and ignored:
+            raise InputError(f"{where}: its records have budgets, which the plan ignores")
         if declared is None or not planned:
             return None
-        where, units = f"client {self.name}", self.client_plan.units
         if declared.shares is not None:
             drawn = declared.draw(units, seed=self.plan.seed, client=self.number)
             return torch.from_numpy(drawn)

@@ -12,7 +12,7 @@ from pacdp.errors import InputError
 from pacdp.federation.budgets import assign_budgets
 from pacdp.federation.configuration import Privacy, Recipe
 from pacdp.federation.plan import Plan
-from pacdp.federation.population import Population
+from pacdp.federation.population import Population, count_levels
 from pacdp.methods import (
     CalibrationRequest,
     ClientPlan,
@@ -141,24 +141,18 @@ def _plan_levels(
 ) -> tuple[LevelPlan, ...]:
     """Return the budget levels of a client; none where all records have the client's budget."""
     declared = privacy.records
+    if population.budgets is not None and (declared is None or declared.shares is not None):
+        # Training would spend more than some records allow.
+        raise InputError(
+            "privacy.records: the records have budgets of their own; must list their levels, "
+            "without shares"
+        )
     if declared is None:
         return ()
     if declared.shares is not None:
         counts = declared.counts(units)
     else:
-        held = None if population.budgets is None else population.budgets[name]
-        if held is None:
-            raise InputError(
-                "privacy.records: the records have no budgets of their own; must have shares, or "
-                "the data a budget column or data.budgets"
-            )
-        odd = len(set(held) - set(declared.levels))
-        if odd:
-            raise InputError(
-                f"client {name}: records have {odd} budgets that are no level, must be one of "
-                f"{', '.join(f'{epsilon:g}' for epsilon in declared.levels)}"
-            )
-        counts = [held.get(epsilon, 0) for epsilon in declared.levels]
+        counts = count_levels(declared, population, name)
     return tuple(
         LevelPlan(epsilon=epsilon, budget=min(epsilon, cap), units=count)
         for epsilon, count in zip(declared.levels, counts, strict=True)
