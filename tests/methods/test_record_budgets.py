@@ -31,14 +31,18 @@ LEVELS = {"levels": [0.5, 1.0, 4.0], "shares": [0.5, 0.3, 0.2]}
 NAMES = ["rpdp-fl", "rpdp-fl-original", "smallest-budget", "drop-small-budgets"]
 
 
-def plan(name, *, sizes=None, epsilon=10.0, records=LEVELS, rounds=2, steps=3, **privacy):
+def plan(
+    name, *, sizes=None, units=None, unit="record", rounds=2, steps=3, records=LEVELS, **privacy
+):
     return plan_of(
+        units=units,
+        unit=unit,
         sizes=sizes or HOSPITALS.sizes_by_client,
         shape=HEART.shape,
         task=Classification(2),
         method=build_method(name, {"clipping_bound": 0.7}),
         training=Training(rounds=rounds, local_steps=steps, batch="full"),
-        privacy=Privacy(epsilon=epsilon, records=records, **privacy),
+        privacy=Privacy(**{"epsilon": 10.0} | privacy, records=records),
     )
 
 
@@ -124,6 +128,19 @@ def test_each_level_is_sampled_at_its_rate(name):
         assert np.mean([total for _, _, total in mine]) == pytest.approx(
             expected, abs=5 * spread + 1e-9
         )
+
+
+def test_whole_patients_are_sampled_by_their_level():
+    patients = replace(RECORDS[0], units=np.arange(200) // 2)
+    made = plan("rpdp-fl", sizes={"a": 200}, units={"a": 100}, unit="patient")
+    assert [level.units for level in made.clients[0].levels] == [50, 30, 20]
+    rates = level_rates(made.clients[0])
+    assert made.clients[0].divisor == pytest.approx(50 * rates[0] + 30 * rates[1] + 20)
+    client = Client(0, made, patients)
+    for number in range(2):
+        client.answer(Broadcast(number, LocalModel(made).state()))
+    for state, level in zip(client.ledger.filter.by_level, made.clients[0].levels, strict=True):
+        assert level.budget * (1 - 1e-3) < state.charged.epsilon <= level.budget
 
 
 @pytest.mark.parametrize("durable", [False, True])
