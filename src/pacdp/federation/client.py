@@ -245,13 +245,13 @@ class Client:
 def require_ledger(plan: Plan, client: int, ledger: Ledger | None) -> Ledger | None:
     """Return the ledger if it fits the plan, or a new one in memory if there is none."""
     name, budget = plan.clients[client].name, plan.budget(client)
-    levels = plan.clients[client].level_budgets
     if budget is None:
         if ledger is not None:
             raise InputError(
                 f"client {name}: {plan.method} has no guarantee, and must have no ledger"
             )
         return None
+    levels = plan.level_budgets(client)
     if ledger is None:
         return MemoryLedger(budget, levels=levels)
     if len(ledger.filter.levels) != len(levels):
