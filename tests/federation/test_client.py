@@ -29,7 +29,7 @@ from pacdp.federation.client import simulated_noise
 from pacdp.methods import Answer, build_method
 from pacdp.privacy import Adjacency, Guarantee, MemoryLedger, SQLiteLedger
 from pacdp.tasks import Classification
-from tests.plans import plan_of
+from tests.plans import plan_for, plan_of
 
 DATA = load_dataset("heart")
 HOSPITALS = partition_records(DATA, "natural")
@@ -38,14 +38,10 @@ RECORDS = HOSPITALS.client_records(DATA)
 
 def plan(**changes):
     parts = {
-        "sizes": HOSPITALS.sizes_by_client,
-        "shape": DATA.shape,
-        "task": Classification(2),
-        "method": build_method("fixed"),
         "training": Training(rounds=3, local_epochs=2, batch=64),
         "privacy": Privacy(epsilon=1.0),
     }
-    return plan_of(**parts | changes)
+    return plan_for(DATA, HOSPITALS, **parts | changes)
 
 
 class Spy:

@@ -3,9 +3,7 @@
 import json
 import signal
 import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
@@ -22,20 +20,18 @@ from pacdp.federation import (
 )
 from pacdp.methods import METHODS, build_method
 from pacdp.privacy import Adjacency, Guarantee, MemoryLedger
-from pacdp.tasks import Classification
-from tests.plans import plan_of
+from tests.cli.command import COMMAND
+from tests.plans import plan_for
 
-COMMAND = Path(sys.executable).parent / "pacdp"
 DATA = load_dataset("heart")
 HOSPITALS = partition_records(DATA, "natural")
 CURVE = {"curve": {"family": "power", "coefficients": [1.0, 0.4]}}
 
 
 def plan(name="cgm-median", rounds=6, **server):
-    return plan_of(
-        sizes=HOSPITALS.sizes_by_client,
-        shape=DATA.shape,
-        task=Classification(2),
+    return plan_for(
+        DATA,
+        HOSPITALS,
         method=build_method(name, CURVE if name == "pac-dp" else {}),
         training=Training(
             rounds=rounds,
