@@ -8,6 +8,7 @@ from rich.console import Console
 
 from pacdp import formatting
 from pacdp.cli import options, rendering
+from pacdp.cli.levels import cost_table, count_table
 from pacdp.cli.options import PUBLISHED, Changes, MethodName, Name, PlanName, Profile, Seed
 from pacdp.cli.output import print_json, print_rows
 from pacdp.cli.progress import show_progress
@@ -32,6 +33,7 @@ def plan_command(
     """Show what a training run will do, release and cost. Nothing is trained."""
     from pacdp import api
     from pacdp.experiments.cost import estimate_cost
+    from pacdp.experiments.levels import summarise_planned
 
     loading = options.loading(plan, profile, changes)
     experiment = api.load_experiment(name, **loading)
@@ -74,17 +76,15 @@ def plan_command(
             ),
         }
     )
-    table = rendering.client_table(
+    table = rendering.empty_table(
         made,
+        "client",
         ("records", "budget ε", "planned ε", "releases", "noise σ/C", "first C", "last C", "SNR"),
         caption=f"releases: how many a {made.unit} contributes to; C: clipping bound in the first "
         "and last round; SNR: largest possible signal over noise (below 1, noise dominates)",
     )
-    shown = range(len(made.clients)) if len(made.clients) <= 20 else [*range(10), -1]
+    shown = range(len(made.clients) if len(made.clients) <= 20 else 10)
     for number in shown:
-        if number < 0:
-            table.add_row(f"... {len(made.clients) - 10} more")
-            continue
         client, guarantee = made.clients[number], made.planned_guarantee(number)
         first, last = (
             formatting.format_number(chosen.bound(client.epsilon, round=t, rounds=made.rounds))
@@ -102,7 +102,12 @@ def plan_command(
             *(first, last),
             formatting.format_number(price.signal_to_noise[number]),
         )
+    if len(shown) < len(made.clients):
+        table.add_row(f"... {len(made.clients) - len(shown)} more")
     Console().print(table)
+    if levels := summarise_planned(made):
+        Console().print(cost_table(made, levels, "planned"))
+        Console().print(count_table(made, shown))
 
 
 def _public_data(plan: "Plan") -> str:

@@ -201,14 +201,17 @@ class Plan(Recipe):
         )
         return math.inf if not share else 1 / math.sqrt(client_plan.participations * share)
 
+    def level_guarantee(self, client: int, level: int) -> Guarantee | None:
+        """Return the guarantee of a record of a budget level after all planned participations."""
+        times = self.clients[client].participations
+        releases = [release.at_level(level) for release in self.planned_releases(client)]
+        return self.certify([r.times(r.count * times) for r in releases if r is not None])
+
     def record_budgets(self, client: int) -> dict[float, int]:
         """Return how many units of a client have which planned ε, after the whole training."""
-        client_plan, spent = self.clients[client], Counter[float]()
-        for number, level in enumerate(client_plan.levels):
-            releases = [r.at_level(number) for r in self.planned_releases(client)]
-            guarantee = self.certify(
-                [r.times(r.count * client_plan.participations) for r in releases if r is not None]
-            )
+        spent = Counter[float]()
+        for number, level in enumerate(self.clients[client].levels):
+            guarantee = self.level_guarantee(client, number)
             spent[0.0 if guarantee is None else guarantee.epsilon] += level.units
         return dict(spent)
 
