@@ -10,25 +10,11 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pacdp.api import (
-        Comparison,
-        Curve,
-        Experiment,
-        Plan,
-        Result,
-        TunedConfiguration,
-        compare,
-        fit,
-        load_experiment,
-        plan,
-        report,
-        run,
-        tune,
-    )
+    from pacdp.api import *  # noqa: F403
 
 __version__ = version("pacdp")
 
-__all__ = [
+__all__ = [  # noqa: F405
     "Comparison",
     "Curve",
     "Experiment",

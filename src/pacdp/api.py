@@ -10,40 +10,28 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from pacdp.arithmetic import RUN_AGAIN
-from pacdp.curve import Curve
+from pacdp.curve import Curve as Curve
 from pacdp.errors import InputError
-from pacdp.experiments import Experiment, RunFolder, RunResult, prepare_run, read_experiment
+from pacdp.experiments import Experiment as Experiment
+from pacdp.experiments import RunFolder, RunResult, prepare_run, read_experiment
 from pacdp.experiments.execute import refuse_engine, simulate_run
 from pacdp.experiments.experiment import Changes
 from pacdp.experiments.offline import make_proxy_task
 from pacdp.experiments.prepare import plan_run, read_data
-from pacdp.federation import Plan, RoundResult
+from pacdp.federation import Plan as Plan
+from pacdp.federation import RoundResult
 from pacdp.methods import METHODS as METHODS_BY_NAME
 from pacdp.methods import Method, import_method
 from pacdp.offline import ScoreStore, Worker, fit_curve, train_in_process
 from pacdp.privacy import Ledger
 from pacdp.progress import Progress, ignore_progress
-from pacdp.reporting import Comparison, write_report
+from pacdp.reporting import Comparison as Comparison
+from pacdp.reporting import write_report
 from pacdp.storage import require_new_file
-from pacdp.tuning import TunedConfiguration, apply_configuration, find_contradiction
+from pacdp.tuning import TunedConfiguration as TunedConfiguration
+from pacdp.tuning import apply_configuration, find_contradiction
 from pacdp.tuning import tune as search_configuration
 from pacdp.validation import require_count
-
-__all__ = [
-    "Comparison",
-    "Curve",
-    "Experiment",
-    "Plan",
-    "Result",
-    "TunedConfiguration",
-    "compare",
-    "fit",
-    "load_experiment",
-    "plan",
-    "report",
-    "run",
-    "tune",
-]
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -89,15 +77,12 @@ def load_experiment(
         loaded = read_experiment(str(experiment), profile=profile, changes=changes, curves=curves)
     if configuration is None:
         return loaded
-    tuned = (
-        configuration
-        if isinstance(configuration, TunedConfiguration)
-        else TunedConfiguration.load(Path(configuration))
-    )
-    contradicted = find_contradiction(tuned, changes)
+    if not isinstance(configuration, TunedConfiguration):
+        configuration = TunedConfiguration.load(Path(configuration))
+    contradicted = find_contradiction(configuration, changes)
     if contradicted is not None:
         raise InputError(f"{contradicted}: contradicts the configuration; leave out one of the two")
-    return apply_configuration(loaded, tuned)
+    return apply_configuration(loaded, configuration)
 
 
 def plan(
@@ -269,32 +254,27 @@ def compare(
     names = list(methods)
     if not names or len(set(names)) != len(names):
         raise InputError(f"methods {', '.join(names)!r}: must be different names, at least one")
-    number, chosen = int(require_count("seeds", seeds)), dict(configurations or {})
-    plain = [name for name in names if name not in chosen]
-    # Curve files need not exist if the configuration of every method brings its own curve.
-    base = load_experiment(experiment, profile=profile, changes=changes, curves=bool(plain))
+    runs = [(name, seed) for name in names for seed in range(int(require_count("seeds", seeds)))]
+    tuned = dict(configurations or {})
     experiments = {
         name: load_experiment(
-            experiment, profile=profile, changes=changes, configuration=chosen[name]
+            experiment, profile=profile, changes=changes, configuration=tuned.get(name)
         )
-        if name in chosen
-        else base
         for name in names
     }
-    curve = _fit_missing_curve(base, plain, progress=progress)
+    untuned = [name for name in names if name not in tuned]
+    curve = None
+    if untuned:
+        curve = _fit_missing_curve(experiments[untuned[0]], untuned, progress=progress)
     built = {name: _build_method(experiments[name], name, curve) for name in names}
     groups: dict[str, list[RunResult]] = {name: [] for name in names}
-    for index, name in enumerate(names):
-        for seed in range(number):
-            done = index * number + seed
-            progress("comparing", done, len(names) * number, f"{name}, seed {seed}")
-            prepared = prepare_run(
-                experiments[name], method=built[name], seed=seed, progress=progress
-            )
-            result = RunResult.of(prepared, simulate_run(prepared), profile=profile)
-            # The models of all runs may not fit into memory.
-            groups[name].append(result.without_weights())
-    progress("comparing", len(names) * number, len(names) * number)
+    for done, (name, seed) in enumerate(runs):
+        progress("comparing", done, len(runs), f"{name}, seed {seed}")
+        prepared = prepare_run(experiments[name], method=built[name], seed=seed, progress=progress)
+        result = RunResult.of(prepared, simulate_run(prepared), profile=profile)
+        # The models of all runs may not fit into memory.
+        groups[name].append(result.without_weights())
+    progress("comparing", len(runs), len(runs))
     return Comparison(groups)
 
 
@@ -314,21 +294,14 @@ def report(
     """
     page = require_new_file(Path(path))
     folders: list[Path] = []
-    if isinstance(results, RunResult):
-        results = [results]
     if not isinstance(results, Comparison):
-        given = [item if isinstance(item, RunResult) else Path(item) for item in results]
-        folders = [item for item in given if isinstance(item, Path)]
+        items = [results] if isinstance(results, RunResult) else list(results)
+        folders = [Path(item) for item in items if not isinstance(item, RunResult)]
         results = Comparison.of(
-            item if isinstance(item, RunResult) else RunResult.load(item) for item in given
+            item if isinstance(item, RunResult) else RunResult.load(Path(item)) for item in items
         )
     write_report(
-        page,
-        results.groups,
-        command=command,
-        folders=folders,
-        description=description,
-        title=title,
+        page, results.groups, command=command, folders=folders, description=description, title=title
     )
     return page
 

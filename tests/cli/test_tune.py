@@ -6,7 +6,7 @@ import json
 import pytest
 
 import pacdp.data
-from pacdp.cli.inference import evaluate_command, predict_command, seen
+from pacdp.cli.inference import apply_features, evaluate_command, predict_command
 from pacdp.errors import InputError
 from pacdp.experiments import RunResult
 
@@ -138,7 +138,7 @@ def test_a_run_with_a_representation_answers_to_records(tmp_path, monkeypatch, c
     assert plan.provenance["shape"] == "(1, 28, 28)"
     other = plan.model_copy(update={"provenance": {**plan.provenance, "shape": "(1, 32, 32)"}})
     with pytest.raises(InputError, match=r"shape is \(1, 28, 28\), must be \(1, 32, 32\)"):
-        seen(other, "strokes", records)
+        apply_features(other, "strokes", records)
     assert "takes images" in refused("evaluate", out, "--data", "heart")
 
 

@@ -14,9 +14,11 @@ from pacdp.clipping import (
     SquaredError,
     StackedGradient,
     StackedGrid,
+    StackedSum,
     release,
 )
 from pacdp.errors import InputError
+from pacdp.privacy import Adjacency
 
 from .models import cnn
 
@@ -118,7 +120,7 @@ def test_a_step_of_the_stack_equals_steps_one_by_one_noise_included():
     grid = StackedGrid(np.array(BOUNDS), coordinates, z=z, divisors=divisors)
     draws = [noise(model).integers(coordinates, grid.scales[model]) for model in range(MODELS)]
     flat = torch.cat([value.flatten(1) for value in sums.values.values()], 1)
-    noised = grid.add_noise(flat, torch.stack(draws), sensitivities=sums.sensitivities)
+    noised = grid.add_noise(flat, torch.stack(draws), sums=sums)
     sizes = [value[0].numel() for value in sums.values.values()]
     released = dict(zip(sums.values, noised.split(sizes, 1), strict=True))
     for model in range(MODELS):
@@ -184,10 +186,16 @@ def test_wrong_shapes_are_refused():
 
 def test_noise_for_another_sensitivity_or_a_shared_draw_is_refused():
     clean, bounds = torch.zeros(3, 5), np.array([0.5, 1.0, 2.0])
+
+    def sums(bounds, levels=None):
+        adjacency = Adjacency.ZERO_OUT
+        return StackedSum(values={}, bounds=bounds, adjacency=adjacency, levels=levels)
+
     grid = StackedGrid(bounds, 5, z=np.ones(3), divisors=np.ones(3))
-    for wrong in (bounds * 2, bounds[::-1], bounds[:2]):
+    finer = np.array([[0.1, 1.0]] * 3)
+    for wrong in (sums(bounds * 2), sums(bounds[::-1]), sums(bounds[:2]), sums(bounds, finer)):
         with pytest.raises(InputError, match="sums: their sensitivities are not those"):
-            grid.add_noise(clean.clone(), torch.zeros(3, 5), sensitivities=wrong)
+            grid.add_noise(clean.clone(), torch.zeros(3, 5), sums=wrong)
     with pytest.raises(InputError, match=r"noise: has shape \(1, 5\).* no two models may share"):
-        grid.add_noise(clean.clone(), torch.zeros(1, 5), sensitivities=bounds)
-    assert grid.add_noise(clean[:2], torch.ones(2, 5), sensitivities=bounds[:2]).all()
+        grid.add_noise(clean.clone(), torch.zeros(1, 5), sums=sums(bounds))
+    assert grid.add_noise(clean[:2], torch.ones(2, 5), sums=sums(bounds[:2])).all()

@@ -1,6 +1,8 @@
 """The grid: the same numbers as single runs, kept as they come, and a curve from them."""
 
 import json
+from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,9 +16,14 @@ from pacdp.federation import (
     BudgetSchedule,
     Model,
     Optimiser,
+    Population,
     Privacy,
+    Recipe,
     Training,
+    make_plan,
 )
+from pacdp.federation.budgets import RecordBudgets
+from pacdp.federation.population import pool_shares
 from pacdp.methods import build_method
 from pacdp.offline import Axis, Cell, Grid, Offline, fit_curve
 from pacdp.offline.grid import ScoreStore, run_grid, train_in_process
@@ -28,6 +35,7 @@ from tests.plans import plan_of, proxy_task_of
 HEART = load_dataset("heart")
 SIZES = partition_records(HEART, "natural").sizes_by_client
 PROXY = load_proxy("heart")
+MIX = RecordBudgets(levels=(0.1, 1.0, 5.0), shares=(0.7, 0.2, 0.1))
 PLAIN = Training(rounds=4, local_epochs=2, batch=16, optimiser=Optimiser(lr=0.5))
 SMALL = Offline(
     budgets=Axis(low=0.05, high=5.0, count=4), bounds=Axis(low=0.05, high=5.0, count=5), seeds=2
@@ -73,6 +81,8 @@ def proxy_task(**changes):
             "server": Aggregation(weights="tempered", optimiser="adam", lr=0.1),
         },
         {"partition": "dirichlet", "settings": {"alpha": 0.5}},
+        {"privacy": Privacy(records=MIX), "server": Aggregation(weights="inverse-variance")},
+        {"privacy": Privacy(records=MIX), "model": Model(name="mlp", settings={"hidden": 5})},
     ],
 )
 def test_all_cells_together_are_all_cells_one_by_one(changes):
@@ -221,6 +231,30 @@ def test_a_curve_of_another_plan_is_refused_and_says_what_differs(curve, changes
         plan_with(curve, **changes)
     anyway = build_method("pac-dp", {"curve": curve, "allow_plan_mismatch": True})
     plan_with(curve, **changes, method=anyway)
+
+
+def test_budgets_of_records_are_part_of_the_plan(curve):
+    """In both directions: a curve for records with levels, or a plan with them."""
+    natural = Population.of(HEART, partition_records(HEART, "natural"))
+    with_levels = Recipe(training=PLAIN, privacy=Privacy(records=MIX))
+    with pytest.raises(InputError, match=r"records is .*levels"):
+        make_plan(with_levels, build_method("pac-dp", {"curve": curve}), natural)
+    fitted = fit_curve(proxy_task(privacy=Privacy(records=MIX)), SMALL)
+    assert fitted.evidence.plan["records"] == {"levels": [0.1, 1.0, 5.0], "percent": [70, 20, 10]}
+    make_plan(with_levels, build_method("pac-dp", {"curve": fitted}), natural)
+    # The same mix, but held by the records themselves.
+    random = np.random.default_rng(0)
+    budgets = {
+        name: Counter(random.choice([0.1, 1, 5], size, p=[0.7, 0.2, 0.1]).tolist())
+        for name, size in SIZES.items()
+    }
+    held = replace(natural, budgets=budgets)
+    pooled = pool_shares(RecordBudgets(levels=(0.1, 1.0, 5.0)), held)
+    refitted = fit_curve(proxy_task(privacy=Privacy(records=pooled)), SMALL)
+    recipe = Recipe(training=PLAIN, privacy=Privacy(records=RecordBudgets(levels=MIX.levels)))
+    make_plan(recipe, build_method("pac-dp", {"curve": refitted}), held)
+    with pytest.raises(InputError, match="records is None"):
+        make_plan(Recipe(training=PLAIN), build_method("pac-dp", {"curve": fitted}), natural)
 
 
 def test_another_schedule_is_another_plan(curve):

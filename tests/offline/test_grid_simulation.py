@@ -7,6 +7,7 @@ import torch
 from pacdp.curve import Curve
 from pacdp.data import Dataset, Provenance, Records, load_dataset, partition_records
 from pacdp.federation import Aggregation, Model, Optimiser, Privacy, Training, simulate
+from pacdp.federation.budgets import RecordBudgets
 from pacdp.federation.local_model import LocalModel
 from pacdp.methods import build_method
 from pacdp.offline.grid_simulation import GridSimulation, can_stack_plan, score_plans
@@ -17,6 +18,7 @@ pytestmark = pytest.mark.usefixtures("two_threads")
 DATA = load_dataset("synthetic", records=1000, features=8, clients=4)
 SEEDS = (0, 5)
 BUDGETS = (0.05, 0.1, 1.0, 2.0)
+MIX = RecordBudgets(levels=(0.1, 1.0, 5.0), shares=(0.7, 0.2, 0.1))
 RISING = Curve(family="power", coefficients=(0.8, 0.3))
 
 
@@ -43,6 +45,12 @@ def plan(seed, **changes):
         {"method": build_method("fixed", {"clipping_bound": 0.3})},
         {"model": Model(name="mlp", settings={"hidden": 4.0})},
         {"training": Training(rounds=3, local_epochs=1, batch=32, optimiser=Optimiser(lr=0.2))},
+        {"privacy": Privacy(epsilon=(5.0, 0.5, 2.0, 5.0), records=MIX)},
+        {
+            "privacy": Privacy(records=MIX),
+            "model": Model(name="mlp", settings={"hidden": 4.0}),
+            "training": Training(rounds=2, local_epochs=1, batch=32),
+        },
     ],
 )
 def test_seeds_together_are_seeds_one_by_one_with_everyones_own_budget(changes):

@@ -23,6 +23,7 @@ from pacdp.reporting.figures.mechanism import plot_clipping_and_noise
 from pacdp.reporting.figures.palette import STYLES
 from pacdp.reporting.figures.svg import render_svg
 from pacdp.reporting.tables import tabulate_methods
+from tests.pictures import draw_generated_images
 
 from .runs import compared, run_result
 
@@ -182,3 +183,8 @@ def test_what_is_left_of_a_budget():
     assert left(epsilon_spent=0.75) == 0.25
     assert left(label="per-release") is None
     assert left(epsilon_budget=None) is None
+
+
+def test_the_documentation_shows_every_kind_of_generated_image():
+    titles = [panel.get_title(loc="left") for panel in draw_generated_images().axes]
+    assert [title[:11] for title in titles] == ["Scribbles: ", "Dead leaves", "Strokes: ge"]

@@ -8,16 +8,17 @@ import sys
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from pacdp import __version__
 from pacdp.cli import curve, data, ledger
 from pacdp.cli.demo import demo_command
-from pacdp.cli.experiment import compare_command, run_command
+from pacdp.cli.experiment import compare_command, report_command, run_command
 from pacdp.cli.inference import evaluate_command, predict_command
 from pacdp.cli.init import init_command
+from pacdp.cli.options import flag
 from pacdp.cli.plan import plan_command
 from pacdp.cli.privacy import account_command, calibrate_command
-from pacdp.cli.report import report_command
 from pacdp.cli.reproduce import reproduce_command
 from pacdp.cli.tune import tune_command
 from pacdp.errors import PacdpError
@@ -64,20 +65,12 @@ def _print_version(wanted: bool) -> None:
 def root(
     version: Annotated[
         bool,
-        typer.Option(
-            "--version",
-            metavar="",
-            callback=_print_version,
-            is_eager=True,
-            help="Show the version and exit.",
-        ),
+        flag("--version", "Show the version and exit.", callback=_print_version, is_eager=True),
     ] = False,
-    debug: Annotated[
-        bool, typer.Option("--debug", metavar="", help="Show the traceback of an error.")
-    ] = False,
+    debug: Annotated[bool, flag("--debug", "Show the traceback of an error.")] = False,
     modules: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--import",
             metavar="MODULE",
             help="Import a Python module first, e.g. one that registers methods. Repeatable.",
@@ -94,10 +87,9 @@ def root(
 
 def main() -> None:
     """Run the command line and exit."""
-    arguments = sys.argv[1:]
     command = typer.main.get_command(app)
     try:
-        code = command.main(arguments, prog_name="pacdp", standalone_mode=False)
+        code = command.main(sys.argv[1:], prog_name="pacdp", standalone_mode=False)
     except (PacdpError, OSError, typer.TyperException) as error:
         if _wanted["debug"]:
             raise

@@ -1,18 +1,16 @@
 """``pacdp fit`` and ``pacdp curve show|eval|plot|compare``."""
 
-from collections.abc import Sequence
 from itertools import permutations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
+from typer import Argument, Option
 
 from pacdp import formatting
 from pacdp.cli import options
 from pacdp.cli.options import Changes, Name, Profile
-from pacdp.cli.output import print_json, print_rows
+from pacdp.cli.output import print_json, print_rows, print_table
 from pacdp.cli.progress import show_progress
 from pacdp.errors import InputError
 
@@ -22,15 +20,15 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Inspect and compare curves F(ε).")
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="A curve file written by pacdp fit.")]
+File = Annotated[Path, Argument(metavar="FILE", help="A curve file written by pacdp fit.")]
 
 
 def fit_command(
     name: Name,
-    out: Annotated[Path, typer.Option(help="File to write the curve to.")] = Path("curve.json"),
+    out: Annotated[Path, Option(help="File to write the curve to.")] = Path("curve.json"),
     proxy: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Proxy to use instead of the experiment's: a built-in one, a data set or a folder."
         ),
     ] = None,
@@ -38,13 +36,11 @@ def fit_command(
     changes: Changes = None,
     cluster: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="ADDRESS", help="Train on a Ray cluster; 'local' starts one on this machine."
         ),
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", metavar="", help="Continue an interrupted fit.")
-    ] = False,
+    resume: Annotated[bool, options.flag("--resume", "Continue an interrupted fit.")] = False,
     as_json: options.Json = False,
 ) -> None:
     """Simulate training on public data over a grid of budgets and clipping bounds, and fit F(ε)."""
@@ -82,16 +78,13 @@ def show_command(file: File, as_json: options.Json = False) -> None:
     from pacdp.curve import Curve
 
     curve = Curve.load(file)
-    if as_json:
-        print_json(_summarise(curve))
-        return
-    _print_curve(curve)
+    print_json(_summarise(curve)) if as_json else _print_curve(curve)
 
 
 @app.command("eval")
 def eval_command(
     file: File,
-    epsilon: Annotated[list[float], typer.Option(help="Budget ε. Repeatable.")],
+    epsilon: Annotated[list[float], Option(help="Budget ε. Repeatable.")],
     as_json: options.Json = False,
 ) -> None:
     """Show the clipping bound for a budget, and the score to expect on the proxy."""
@@ -101,7 +94,7 @@ def eval_command(
     evidence = curve.evidence
     metric = evidence.metric
     low, high = curve.domain
-    values = [
+    values: list[dict[str, Any]] = [
         {
             "epsilon": value,
             "bound": curve(value),
@@ -117,35 +110,33 @@ def eval_command(
         return
     rows = [
         (
-            f"{value:g}{'' if low <= value <= high else ' (clamped to the domain)'}",
-            f"{curve(value):.4g}",
-            formatting.format_score(curve.expected_score(value), metric),
+            f"{value['epsilon']:g}{' (clamped to the domain)' if value['clamped'] else ''}",
+            f"{value['bound']:.4g}",
+            formatting.format_score(value["expected"], metric),
         )
-        for value in epsilon
+        for value in values
     ]
-    _print_table(_title(curve), ("ε", "C = F(ε)", f"expected {metric} on the proxy"), rows)
+    print_table(_title(curve), ("ε", "C = F(ε)", f"expected {metric} on the proxy"), rows)
 
 
 @app.command("plot")
 def plot_command(
     file: File,
-    out: Annotated[Path, typer.Option(help="Image file: .png, .svg or .pdf; must not exist yet.")],
+    out: options.PicturePath,
 ) -> None:
     """Plot the score matrix P, the selected bounds and the fitted families."""
     from pacdp.curve import Curve
     from pacdp.reporting.figures.curve import draw_curve
 
     curve = Curve.load(file)
-    options.picture(out)
+    options.require_new_picture(out)
     draw_curve(curve).savefig(out, dpi=150)
     typer.echo(f"picture: {out}")
 
 
 @app.command("compare")
 def compare_command(
-    files: Annotated[
-        list[Path], typer.Argument(metavar="FILE FILE...", help="Two or more curve files.")
-    ],
+    files: Annotated[list[Path], Argument(metavar="FILE FILE...", help="Two or more curve files.")],
     as_json: options.Json = False,
 ) -> None:
     """Show how curves differ, and what each one loses on the others' proxies."""
@@ -164,7 +155,7 @@ def compare_command(
         rows = [{"curve": file, "on": other, **vars(loss)} for file, other, loss in losses]
         print_json({"rows": rows})
         return
-    _print_table(
+    print_table(
         "Score that a curve loses on another proxy, against that proxy's own curve",
         ("curve", "on the proxy of", "ε", "its C", "own C", "lost"),
         [
@@ -227,7 +218,7 @@ def _print_curve(curve: "Curve") -> None:
         rows["warning"] = f"C* lies at the edge of the bounds at ε = {edges}: widen the grid"
     print_rows(rows)
     percent = 100 if metric == "accuracy" else 1
-    _print_table(
+    print_table(
         _title(curve),
         ("ε", "C*", "as good", "F(ε)", "expected", "regret ± s.e."),
         [
@@ -241,18 +232,3 @@ def _print_curve(curve: "Curve") -> None:
         ],
         caption="regret: score that F loses against the best bound of the grid, on fresh seeds",
     )
-
-
-def _print_table(
-    title: str,
-    headings: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    *,
-    caption: str | None = None,
-) -> None:
-    table = Table(title=title, caption=caption)
-    for heading in headings:
-        table.add_column(heading, justify="right")
-    for row in rows:
-        table.add_row(*row)
-    Console().print(table)

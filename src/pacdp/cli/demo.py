@@ -4,9 +4,9 @@ import tempfile
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.console import Console
 from rich.table import Table
+from typer import Option
 
 from pacdp import formatting
 from pacdp.cli.progress import show_progress
@@ -14,7 +14,7 @@ from pacdp.errors import InputError
 
 
 def demo_command(
-    out: Annotated[Path, typer.Option(help="Folder for the ledgers and the report.")] = Path(
+    out: Annotated[Path, Option(help="Folder for the ledgers and the report.")] = Path(
         "pacdp-demo"
     ),
 ) -> None:
@@ -35,14 +35,14 @@ def demo_command(
     runs = [(method, seed) for method in demo.METHODS for seed in range(demo.SEEDS)]
     groups: dict[str, list[RunResult]] = {method: [] for method in demo.METHODS}
     first: Result | None = None
-    made = demo.load_demo_experiment()
+    experiment = demo.load_demo_experiment()
     with show_progress() as progress:
-        curve = demo.fit_demo_curve(made, progress)
-        ready = demo.prepare_method(made, curve, "pac-dp", 0)
+        curve = demo.fit_demo_curve(experiment, progress)
+        ready = demo.prepare_method(experiment, curve, "pac-dp", 0)
         ledgers = demo.open_ledgers(folder, ready.plan)
         for number, (method, seed) in enumerate(runs):
             progress("training", number, len(runs), f"{method}, seed {seed}")
-            prepared = ready if first is None else demo.prepare_method(made, curve, method, seed)
+            prepared = demo.prepare_method(experiment, curve, method, seed)
             # One run uses ledgers in files; the others keep theirs in memory.
             result = simulate_run(prepared, ledgers=ledgers if first is None else None)
             first = first or result
@@ -98,7 +98,7 @@ def demo_command(
     console.print(demo.request_extra_round(ready, first, ledgers), highlight=False)
     picture, report = out / "demo.png", out / "report.html"
     demo.draw_figure(comparison).savefig(picture, dpi=150)
-    demo.write_demo_report(report, comparison, curve, made.description)
+    demo.write_demo_report(report, comparison, curve, experiment.description)
     console.print(
         f"\nLedgers: {folder}\nPicture: {picture}\nReport:  {report}",
         highlight=False,

@@ -1,4 +1,4 @@
-"""``pacdp run`` and ``pacdp compare``."""
+"""``pacdp run``, ``pacdp compare`` and ``pacdp report``."""
 
 import math
 from collections.abc import Callable
@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
+from pacdp import formatting
 from pacdp.cli import options
-from pacdp.cli.options import PUBLISHED, Changes, MethodName, Name, PlanName, Profile, Seed
-from pacdp.cli.output import print_json
+from pacdp.cli.options import PUBLISHED, Changes, ConfigurationPath, MethodName, Name, Profile, Seed
+from pacdp.cli.output import print_json, print_table
 from pacdp.cli.progress import show_progress
 from pacdp.errors import InputError
+from pacdp.storage import require_new_file
 
 if TYPE_CHECKING:
     from pacdp.federation import RoundResult
@@ -22,27 +25,24 @@ if TYPE_CHECKING:
 def run_command(
     name: Name,
     method: MethodName = None,
-    plan: PlanName = PUBLISHED,
+    configuration: ConfigurationPath = PUBLISHED,
     profile: Profile = None,
     seed: Seed = 0,
     changes: Changes = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder to write the model, a report and the run's other files to."),
+        Option(help="Folder to write the model, a report and the run's other files to."),
     ] = None,
     resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume", metavar="", help="Continue an interrupted run in the --out folder."
-        ),
+        bool, options.flag("--resume", "Continue an interrupted run in the --out folder.")
     ] = False,
     tensorboard: Annotated[
-        Path | None, typer.Option(help="Also write TensorBoard events into this folder.")
+        Path | None, Option(help="Also write TensorBoard events into this folder.")
     ] = None,
     device: options.Device = "cpu",
     engine: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="auto|stacked|threaded|serial",
             help="How to execute the clients of a round; use serial for debugging, its errors name "
             "the client.",
@@ -54,7 +54,14 @@ def run_command(
     from pacdp import api
     from pacdp.cli.rendering import print_result
 
-    loading = options.loading(plan, profile, changes)
+    loading = options.loading(configuration, profile, changes)
+    repeated = {
+        "--method": method,
+        "--configuration": None if configuration == PUBLISHED else configuration,
+        "--profile": profile,
+        "--set": changes,
+        "--seed": seed,
+    }
     write_events = _events(tensorboard)
     if resume and out is None:
         raise InputError("--resume: needs --out, the folder of the interrupted run")
@@ -75,7 +82,7 @@ def run_command(
             engine=engine,
             on_round=on_round,
             progress=progress,
-            command=_repeat(name, method, plan, profile, seed, changes or []),
+            command=options.command_line("run", name, repeated),
             **loading,
         )
     if as_json:
@@ -88,37 +95,25 @@ def run_command(
         typer.echo(f"run folder: {out}\nreport: {out / 'report.html'}")
 
 
-def _repeat(
-    name: str, method: str | None, plan: str, profile: str | None, seed: int, changes: list[str]
-) -> list[str]:
-    """Return the command that repeats this run."""
-    chosen = [] if method is None else ["--method", method]
-    chosen += [] if plan == PUBLISHED else ["--configuration", plan]
-    return ["pacdp", "run", name, *chosen, *options.sizes(profile, changes), "--seed", str(seed)]
-
-
 def compare_command(
     name: Name,
     methods: Annotated[
-        str,
-        typer.Option(help="Methods separated by commas, e.g. pac-dp,fixed:clipping_bound=5."),
+        str, Option(help="Methods separated by commas, e.g. pac-dp,fixed:clipping_bound=5.")
     ] = "pac-dp,fixed,dp-fedavg,fedavg",
-    plans: Annotated[
+    configurations: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--configuration",
             metavar="published|FILE",
             help="Tuned configuration (from pacdp tune) for one of the methods. Repeatable.",
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option(help="Number of seeds (0, 1, ...).")] = 3,
+    seeds: Annotated[int, Option(help="Number of seeds (0, 1, ...).")] = 3,
     profile: Profile = None,
     changes: Changes = None,
     report: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Also write an HTML report to this file; must not exist yet."
-        ),
+        Option(metavar="FILE", help="Also write an HTML report to this file; must not exist yet."),
     ] = None,
     as_json: options.Json = False,
 ) -> None:
@@ -126,9 +121,9 @@ def compare_command(
     from pacdp import api
 
     names = [part.strip() for part in methods.split(",") if part.strip()]
-    files = options.configurations(plans or [], names)
+    files = options.configurations(configurations or [], names)
     if report is not None:
-        options.new_file(report)
+        require_new_file(report)
     with show_progress() as progress:
         comparison = api.compare(
             name,
@@ -140,10 +135,10 @@ def compare_command(
             progress=progress,
         )
     if report is not None:
-        command = ["pacdp", "compare", name, "--methods", methods, "--seeds", str(seeds)]
-        command += [word for file in files.values() for word in ("--configuration", file)]
-        command += options.sizes(profile, changes or [])
+        given = {"--methods": methods, "--seeds": seeds, "--configuration": list(files.values())}
+        given |= {"--profile": profile, "--set": changes}
         described = api.load_experiment(name, curves=False).description
+        command = options.command_line("compare", name, given)
         api.report(comparison, report, description=described, command=command)
     used = {method: files.get(method, PUBLISHED) for method in names}
     if as_json:
@@ -158,11 +153,7 @@ def compare_command(
         typer.echo(f"report: {report}")
 
 
-def _print_comparison(comparison: "Comparison", plans: dict[str, str]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from pacdp import formatting
+def _print_comparison(comparison: "Comparison", configurations: dict[str, str]) -> None:
     from pacdp.cli.rendering import terms
     from pacdp.experiments.results import collect_epsilons
     from pacdp.stats import SampleStats
@@ -170,27 +161,39 @@ def _print_comparison(comparison: "Comparison", plans: dict[str, str]) -> None:
     groups, metric, plan = comparison.groups, comparison.metric, comparison.plan
     baseline = comparison.baseline
     seeds = len(next(iter(groups.values())))
-    table = Table(
-        title=f"{plan.data}, {seeds} seeds; {terms(plan.privacy, plan.unit)}",
-        caption=None
-        if baseline is None
-        else f"chance: {formatting.format_score(baseline, metric)}",
-    )
-    table.add_column("method", no_wrap=True)
-    table.add_column("configuration")
-    for heading in (metric, "budget ε", "spent ε", "refused"):
-        table.add_column(heading, justify="right")
+    rows = []
     for label, group in groups.items():
         stats = SampleStats.of([run.metrics.get(metric, math.nan) for run in group])
-        table.add_row(
-            label,
-            plans[label],
-            formatting.format_mean_deviation(stats.mean, stats.deviation, metric),
-            formatting.format_min_median_max(collect_epsilons(group, "epsilon_budget")),
-            formatting.format_min_median_max(collect_epsilons(group, "epsilon_spent")),
-            str(sum(client.refused for run in group for client in run.clients)),
+        rows.append(
+            (
+                *(label, configurations[label]),
+                formatting.format_mean_deviation(stats.mean, stats.deviation, metric),
+                formatting.format_min_median_max(collect_epsilons(group, "epsilon_budget")),
+                formatting.format_min_median_max(collect_epsilons(group, "epsilon_spent")),
+                str(sum(client.refused for run in group for client in run.clients)),
+            )
         )
-    Console().print(table)
+    chance = None if baseline is None else f"chance: {formatting.format_score(baseline, metric)}"
+    print_table(
+        f"{plan.data}, {seeds} seeds; {terms(plan.privacy, plan.unit)}",
+        ("method", "configuration", metric, "budget ε", "spent ε", "refused"),
+        rows,
+        text_columns=2,
+        caption=chance,
+    )
+
+
+def report_command(
+    runs: Annotated[list[Path], Argument(metavar="RUN...", help="Folders of finished runs.")],
+    out: Annotated[Path, Option(help="HTML file to write; must not exist yet.")],
+    title: Annotated[str | None, Option(help="Title of the report.")] = None,
+) -> None:
+    """Write an HTML report on finished runs of one experiment."""
+    from pacdp import api
+
+    command = ["pacdp", "report", *map(str, runs), "--out", str(out)]
+    api.report(runs, out, title=title, command=command)
+    typer.echo(f"report: {out}")
 
 
 def _events(folder: Path | None) -> Callable[["RoundResult"], None]:

@@ -5,19 +5,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from pacdp.cli import options
 from pacdp.cli.output import print_json, print_rows
 from pacdp.errors import InputError
+from pacdp.storage import require_new_file
 
 if TYPE_CHECKING:
     from pacdp.data import Dataset
+    from pacdp.experiments import RunResult
     from pacdp.federation import Plan
+    from pacdp.tasks import Task
 
-RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run.")]
+RunPath = Annotated[Path, Argument(metavar="RUN", help="Folder of a finished run.")]
 DataPath = Annotated[
-    str,
-    typer.Option("--data", metavar="DATA", help="Name of a data set, or your own data folder."),
+    str, Option("--data", metavar="DATA", help="Name of a data set, or your own data folder.")
 ]
 
 
@@ -26,38 +29,28 @@ def evaluate_command(
 ) -> None:
     """Evaluate a trained model on the test records of a data set, or on all of your own folder."""
     from pacdp.experiments import RunResult
-    from pacdp.federation.evaluation import predict
 
-    loaded = RunResult.load(run, for_inference=True)
-    task = loaded.plan.task
-    inputs, labels = _inputs(loaded.plan, data, options.device(device))
-    predicted = predict(loaded.model().to(device), inputs, task)
-    found: dict[str, Any] = {
-        **task.full_metrics(predicted, labels),
-        "chance": task.baseline(labels),
-    }
+    task, predicted, labels = _predict(RunResult.load(run, for_inference=True), data, device)
+    metrics = {**task.full_metrics(predicted, labels), "chance": task.baseline(labels)}
     if as_json:
-        print_json({"run": str(run), "data": data, "records": len(labels), **found})
+        print_json({"run": str(run), "data": data, "records": len(labels), **metrics})
         return
     rows = {"records": str(len(labels))}
-    print_rows(rows | {key: f"{value:.4g}" for key, value in found.items() if value is not None})
+    print_rows(rows | {key: f"{value:.4g}" for key, value in metrics.items() if value is not None})
 
 
 def predict_command(
     run: RunPath,
     data: DataPath,
-    out: Annotated[Path, typer.Option(help="CSV file to write; must not exist yet.")],
+    out: Annotated[Path, Option(help="CSV file to write; must not exist yet.")],
     device: options.Device = "cpu",
 ) -> None:
     """Write a trained model's predictions to CSV: class and probabilities, or the value."""
     from pacdp.experiments import RunResult
-    from pacdp.federation.evaluation import predict
 
     loaded = RunResult.load(run, for_inference=True)
-    options.new_file(out)
-    task = loaded.plan.task
-    inputs, _ = _inputs(loaded.plan, data, options.device(device))
-    predicted = predict(loaded.model().to(device), inputs, task)
+    require_new_file(out)
+    task, predicted, _ = _predict(loaded, data, device)
     with out.open("w", newline="") as stream:
         writer = csv.writer(stream)
         writer.writerow(["record", *task.table_header()])
@@ -66,7 +59,7 @@ def predict_command(
     typer.echo(f"{len(predicted)} predictions: {out}")
 
 
-def seen(plan: "Plan", data: str, dataset: "Dataset") -> "Dataset":
+def apply_features(plan: "Plan", data: str, dataset: "Dataset") -> "Dataset":
     """Apply the features that the run's model was trained on."""
     from pacdp.cli.progress import show_progress
     from pacdp.features import fit_features
@@ -85,16 +78,20 @@ def seen(plan: "Plan", data: str, dataset: "Dataset") -> "Dataset":
         return ready.transform(dataset, progress=progress)
 
 
-def _inputs(plan: "Plan", data: str, device: str) -> tuple[Any, Any]:
-    """Return the inputs and labels: a data set's test records, or all records of a folder."""
+def _predict(run: "RunResult", data: str, device: str) -> "tuple[Task, Any, Any]":
+    """Return the task, predictions and labels of a data set's test records, or of a folder."""
     import numpy as np
+    import torch
 
     from pacdp.data import CATALOGUE, load_dataset
+    from pacdp.federation.evaluation import predict
 
+    plan = run.plan
+    options.device(device)
     known = data in CATALOGUE
     dataset = load_dataset(data) if known else load_dataset(data, task=plan.task)
     if plan.representation is not None:
-        dataset = seen(plan, data, dataset)
+        dataset = apply_features(plan, data, dataset)
     if dataset.shape != plan.shape:
         raise InputError(
             f"--data {data}: has records {dataset.shape}, the model takes {plan.shape}"
@@ -102,6 +99,5 @@ def _inputs(plan: "Plan", data: str, device: str) -> tuple[Any, Any]:
     parts = [dataset.test] if known else [dataset.train, dataset.test]
     labels = np.concatenate([part.labels for part in parts])
     plan.task.require_labels(f"--data {data}", labels)
-    import torch
-
-    return torch.cat([part.inputs(device) for part in parts]), labels
+    inputs = torch.cat([part.inputs(device) for part in parts])
+    return plan.task, predict(run.model().to(device), inputs, plan.task), labels

@@ -5,17 +5,16 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from pacdp.errors import InputError
 
 
 def init_command(
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="Experiment file to write.")] = Path(
+    path: Annotated[Path, Argument(metavar="FILE", help="Experiment file to write.")] = Path(
         "experiment.toml"
     ),
-    data: Annotated[
-        str, typer.Option(help="Name of a data set, or your own data folder.")
-    ] = "heart",
+    data: Annotated[str, Option(help="Name of a data set, or your own data folder.")] = "heart",
 ) -> None:
     """Write a commented experiment file, and a JSON Schema for editors next to it."""
     from pacdp.experiments.template import SCHEMA, make_schema, render_template

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from pacdp.cli import options
 from pacdp.cli.output import print_json, print_rows
@@ -24,12 +25,10 @@ app = typer.Typer(
     "budget).",
 )
 
-LedgerPath = Annotated[Path, typer.Argument(metavar="PATH", help="The ledger file.")]
+LedgerPath = Annotated[Path, Argument(metavar="PATH", help="The ledger file.")]
 Head = Annotated[
     str | None,
-    typer.Option(
-        help="Head (hash of the last entry) noted earlier; a ledger without it is rejected."
-    ),
+    Option(help="Head (hash of the last entry) noted earlier; a ledger without it is rejected."),
 ]
 # Columns of the CSV export; an entry fills those its kind has.
 COLUMNS = (
@@ -42,19 +41,16 @@ COLUMNS = (
 @app.command()
 def create(
     path: LedgerPath,
-    client: Annotated[str, typer.Option(help="Name of the client that owns the ledger.")],
-    epsilon: Annotated[float, typer.Option(help="Budget ε for all runs together, > 0.")],
+    client: Annotated[str, Option(help="Name of the client that owns the ledger.")],
+    epsilon: Annotated[float, Option(help="Budget ε for all runs together, > 0.")],
     delta: options.Delta = options.DEFAULT_DELTA,
     adjacency: options.AdjacencyName = options.DEFAULT_ADJACENCY,
     unit: Annotated[
-        str,
-        typer.Option(
-            help="What ε protects: a record, or e.g. a patient with all of their records."
-        ),
+        str, Option(help="What ε protects: a record, or e.g. a patient with all of their records.")
     ] = "record",
     levels: Annotated[
         list[float] | None,
-        typer.Option(
+        Option(
             "--level",
             help="ε of a budget level, where records have budgets of their own; --epsilon is then "
             "a cap. Repeatable, in ascending order as in the plan.",
@@ -63,9 +59,9 @@ def create(
 ) -> None:
     """Create a ledger with a budget. An existing file is never overwritten."""
     from pacdp.privacy import Adjacency, Guarantee, SQLiteLedger
-    from pacdp.validation import require_positive, require_scalar
+    from pacdp.validation import require_positive_number
 
-    epsilon = require_scalar("epsilon", require_positive("epsilon", epsilon))
+    require_positive_number("epsilon", epsilon)
     budget = Guarantee(
         epsilon=epsilon, delta=delta, adjacency=Adjacency.parse(adjacency), unit=unit
     )
@@ -107,7 +103,7 @@ def verify(path: LedgerPath, head: Head = None) -> None:
 def export(
     path: LedgerPath,
     form: Annotated[
-        str, typer.Option("--format", metavar="json|csv", help="JSON lines or CSV.")
+        str, Option("--format", metavar="json|csv", help="JSON lines or CSV.")
     ] = "json",
 ) -> None:
     """Print every entry, e.g. for an auditor."""
@@ -131,12 +127,12 @@ def export(
 def set_budget(
     path: LedgerPath,
     epsilon: Annotated[
-        float, typer.Option(help="New budget ε; cannot be below what is already charged.")
+        float, Option(help="New budget ε; cannot be below what is already charged.")
     ],
-    reason: Annotated[str, typer.Option(help="Reason to record with the change.")] = "",
+    reason: Annotated[str, Option(help="Reason to record with the change.")] = "",
     level: Annotated[
         float | None,
-        typer.Option(help="Change a budget level instead: its present ε, as shown by show."),
+        Option(help="Change a budget level instead: its present ε, as shown by show."),
     ] = None,
 ) -> None:
     """Change the budget, or that of a level. The change and its reason are recorded in the ledger.

@@ -42,17 +42,16 @@ def cost_table(plan: "Plan", levels: "Sequence[LevelSummary]", cost: str) -> Tab
     return table
 
 
-def count_table(plan: "Plan", clients: "Sequence[int]") -> Table:
-    """Return how many units of some clients have each level."""
+def count_table(plan: "Plan", shown: int) -> Table:
+    """Return how many units of the first clients have each level."""
     table = empty_table(
         plan,
         "client",
         [f"level {level.epsilon:g}" for level in plan.clients[0].levels],
         caption=f"{plan.unit}s of each client at each level; which ones, only the client knows",
     )
-    for number in clients:
-        client = plan.clients[number]
+    for client in plan.clients[:shown]:
         table.add_row(client.name, *(str(level.units) for level in client.levels))
-    if len(clients) < len(plan.clients):
-        table.add_row(f"... {len(plan.clients) - len(clients)} more")
+    if shown < len(plan.clients):
+        table.add_row(f"... {len(plan.clients) - shown} more")
     return table

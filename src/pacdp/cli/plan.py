@@ -3,15 +3,16 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from rich.console import Console
+from typer import Option
 
 from pacdp import formatting
 from pacdp.cli import options, rendering
 from pacdp.cli.levels import cost_table, count_table
-from pacdp.cli.options import PUBLISHED, Changes, MethodName, Name, PlanName, Profile, Seed
+from pacdp.cli.options import PUBLISHED, Changes, ConfigurationPath, MethodName, Name, Profile, Seed
 from pacdp.cli.output import print_json, print_rows
 from pacdp.cli.progress import show_progress
+from pacdp.storage import require_new_file
 
 if TYPE_CHECKING:
     from pacdp.federation import Plan
@@ -20,13 +21,12 @@ if TYPE_CHECKING:
 def plan_command(
     name: Name,
     method: MethodName = None,
-    plan: PlanName = PUBLISHED,
+    configuration: ConfigurationPath = PUBLISHED,
     profile: Profile = None,
     seed: Seed = 0,
     changes: Changes = None,
     out: Annotated[
-        Path | None,
-        typer.Option(help="Also write the plan to this file as JSON; must not exist yet."),
+        Path | None, Option(help="Also write the plan to this file as JSON; must not exist yet.")
     ] = None,
     as_json: options.Json = False,
 ) -> None:
@@ -35,18 +35,18 @@ def plan_command(
     from pacdp.experiments.cost import estimate_cost
     from pacdp.experiments.levels import summarise_planned
 
-    loading = options.loading(plan, profile, changes)
+    loading = options.loading(configuration, profile, changes)
     experiment = api.load_experiment(name, **loading)
     with show_progress() as progress:
-        made = api.plan(name, method=method, seed=seed, progress=progress, **loading)
-    chosen, price = made.algorithm, estimate_cost(made)
+        plan = api.plan(name, method=method, seed=seed, progress=progress, **loading)
+    chosen, price = plan.algorithm, estimate_cost(plan)
     if out is not None:
-        options.new_file(out)
-        made.save(out)
+        require_new_file(out)
+        plan.save(out)
     if as_json:
-        print_json({"plan": made.model_dump(mode="json"), "cost": vars(price)})
+        print_json({"plan": plan.model_dump(mode="json"), "cost": vars(price)})
         return
-    training = made.training
+    training, unused = plan.training, "none " if plan.track == "private-only" else ""
     batch = "all records" if training.batch == "full" else f"{training.batch} records"
     work = (
         f"{formatting.format_count(training.local_epochs, 'epoch')} in batches of {batch}"
@@ -56,20 +56,20 @@ def plan_command(
     print_rows(
         {
             "experiment": f"{experiment.name}: {experiment.description}",
-            "configuration": rendering.plan(made.tuning),
-            "public data used": _public_data(made),
-            "method": rendering.method(made),
-            "model": f"{made.model.name}, {price.parameters:,} parameters",
-            "representation": rendering.representation(made),
+            "configuration": rendering.plan(plan.tuning),
+            "public data used": f"{unused}for features or initial model ({plan.track})",
+            "method": rendering.method(plan),
+            "model": f"{plan.model.name}, {price.parameters:,} parameters",
+            "representation": rendering.representation(plan),
             "initial model": (
-                "random" if made.hot_start is None else f"warm start, {made.hot_start}"
+                "random" if plan.hot_start is None else f"warm start, {plan.hot_start}"
             ),
-            "rounds": f"{made.rounds}, {made.per_round} of {len(made.clients)} clients each "
+            "rounds": f"{plan.rounds}, {plan.per_round} of {len(plan.clients)} clients each "
             f"({training.sampling})",
             "work per round": f"{work}; {training.optimiser.name}, lr {training.optimiser.lr:g}",
-            **_clamped(made),
-            **_spending(made),
-            "server": f"{made.server.optimiser}, clients weighted by {made.server.weights}",
+            **_clamped(plan),
+            **_spending(plan),
+            "server": f"{plan.server.optimiser}, clients weighted by {plan.server.weights}",
             "bytes per round": f"{price.bytes_per_round:,}, sent and received by all clients",
             "local steps": (
                 f"{price.steps:,}, about {formatting.format_duration(price.seconds)} on one core"
@@ -77,20 +77,20 @@ def plan_command(
         }
     )
     table = rendering.empty_table(
-        made,
+        plan,
         "client",
         ("records", "budget ε", "planned ε", "releases", "noise σ/C", "first C", "last C", "SNR"),
-        caption=f"releases: how many a {made.unit} contributes to; C: clipping bound in the first "
+        caption=f"releases: how many a {plan.unit} contributes to; C: clipping bound in the first "
         "and last round; SNR: largest possible signal over noise (below 1, noise dominates)",
     )
-    shown = range(len(made.clients) if len(made.clients) <= 20 else 10)
-    for number in shown:
-        client, guarantee = made.clients[number], made.planned_guarantee(number)
+    shown = len(plan.clients) if len(plan.clients) <= 20 else 10
+    for number, client in enumerate(plan.clients[:shown]):
+        guarantee = plan.planned_guarantee(number)
         first, last = (
-            formatting.format_number(chosen.bound(client.epsilon, round=t, rounds=made.rounds))
+            formatting.format_number(chosen.bound(client.epsilon, round=t, rounds=plan.rounds))
             if chosen.private
             else "-"
-            for t in (0, made.rounds - 1)
+            for t in (0, plan.rounds - 1)
         )
         table.add_row(
             client.name,
@@ -102,19 +102,12 @@ def plan_command(
             *(first, last),
             formatting.format_number(price.signal_to_noise[number]),
         )
-    if len(shown) < len(made.clients):
-        table.add_row(f"... {len(made.clients) - len(shown)} more")
+    if shown < len(plan.clients):
+        table.add_row(f"... {len(plan.clients) - shown} more")
     Console().print(table)
-    if levels := summarise_planned(made):
-        Console().print(cost_table(made, levels, "planned"))
-        Console().print(count_table(made, shown))
-
-
-def _public_data(plan: "Plan") -> str:
-    """Say whether public records trained the features or the initial model."""
-    if plan.track == "private-only":
-        return "none for features or initial model (private-only)"
-    return "for features or initial model (public)"
+    if levels := summarise_planned(plan):
+        Console().print(cost_table(plan, levels, "planned"))
+        Console().print(count_table(plan, shown))
 
 
 def _clamped(plan: "Plan") -> dict[str, str]:
@@ -122,13 +115,11 @@ def _clamped(plan: "Plan") -> dict[str, str]:
     domain = plan.settings.get("curve", {}).get("domain")
     if domain is None:
         return {}
-    outside = sorted({t.epsilon for t in plan.clients if not domain[0] <= t.epsilon <= domain[1]})
-    if not outside:
-        return {}
-    shown = ", ".join(f"{epsilon:g}" for epsilon in outside)
-    return {
-        "note": f"F is defined for ε from {domain[0]:g} to {domain[1]:g}; {shown} is clamped to it"
-    }
+    low, high = domain
+    budgets = sorted({client.epsilon for client in plan.clients})
+    outside = ", ".join(f"{budget:g}" for budget in budgets if not low <= budget <= high)
+    note = f"F is defined for ε from {low:g} to {high:g}; {outside} is clamped to it"
+    return {"note": note} if outside else {}
 
 
 def _spending(plan: "Plan") -> dict[str, str]:
@@ -138,9 +129,8 @@ def _spending(plan: "Plan") -> dict[str, str]:
     if spending.policy == "even" or times == 1 or not plan.algorithm.private:
         return {}
     if spending.policy == "replan":
-        return {
-            "spending": "replan: the remaining budget is spread over the rounds that may still come"
-        }
+        policy = "replan: the remaining budget is spread over the rounds that may still come"
+        return {"spending": policy}
     first, last = (
         (times * spending.share(completed=completed, spent=0.0, planned=times, remaining=times))
         ** -0.5

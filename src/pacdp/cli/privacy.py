@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
 from pacdp.cli import options
 from pacdp.cli.output import print_json, print_rows
@@ -16,13 +16,11 @@ if TYPE_CHECKING:
 def account_command(
     noise_multiplier: Annotated[
         list[float],
-        typer.Option(
-            help="σ/C: standard deviation of the noise over the clipping bound. Repeatable."
-        ),
+        Option(help="σ/C: standard deviation of the noise over the clipping bound. Repeatable."),
     ],
     releases: Annotated[
         list[int],
-        typer.Option(
+        Option(
             help="Number of releases that a record contributes to; once, or once per multiplier."
         ),
     ],
@@ -45,7 +43,7 @@ def account_command(
             f"--noise-multiplier ({len(noise_multiplier)})"
         )
     counts = releases * len(noise_multiplier) if len(releases) == 1 else releases
-    made = [
+    planned = [
         Release.clipped_sum(
             noise_multiplier=noise,
             adjacency=Adjacency.parse(adjacency),
@@ -54,20 +52,20 @@ def account_command(
         )
         for noise, count in zip(noise_multiplier, counts, strict=True)
     ]
-    guarantee = account(made, delta=delta, accountant=accountant, scope=scope)
-    _show(guarantee, made, as_json)
+    guarantee = account(planned, delta=delta, accountant=accountant, scope=scope)
+    _show(guarantee, planned, as_json)
 
 
 def calibrate_command(
-    epsilon: Annotated[float, typer.Option(help="Budget ε, > 0.")],
-    releases: Annotated[int, typer.Option(help="Number of releases that a record contributes to.")],
+    epsilon: Annotated[float, Option(help="Budget ε, > 0.")],
+    releases: Annotated[int, Option(help="Number of releases that a record contributes to.")],
     delta: options.Delta = options.DEFAULT_DELTA,
     adjacency: options.AdjacencyName = options.DEFAULT_ADJACENCY,
     accountant: options.AccountantName = None,
     sampling_rate: options.SamplingRate = None,
     noise_multiplier: Annotated[
         float | None,
-        typer.Option(help="σ/C; if given, compute the largest Poisson sampling rate instead."),
+        Option(help="σ/C; if given, compute the largest Poisson sampling rate instead."),
     ] = None,
     scope: options.ScopeName = options.DEFAULT_SCOPE,
     as_json: options.Json = False,
@@ -78,12 +76,11 @@ def calibrate_command(
     """
     from pacdp.privacy import Guarantee, Scope, account, calibrate, calibrate_sampling_rate
 
+    budget: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "adjacency": adjacency}
     if noise_multiplier is None:
         calibration = calibrate(
-            epsilon=epsilon,
+            **budget,
             releases=releases,
-            delta=delta,
-            adjacency=adjacency,
             accountant=accountant,
             scope=scope,
             sampling_rate=1.0 if sampling_rate is None else sampling_rate,
@@ -103,11 +100,9 @@ def calibrate_command(
                 "leave out --sampling-rate and --scope"
             )
         plan = calibrate_sampling_rate(
-            epsilon=epsilon,
+            **budget,
             releases=releases,
             noise_multiplier=noise_multiplier,
-            delta=delta,
-            adjacency=adjacency,
             accountant=accountant or "pld",
         )
         # Where the budget affords every record, less than all of it is needed.
@@ -122,9 +117,8 @@ def _show(guarantee: "Guarantee", releases: Sequence["Release"], as_json: bool) 
     counts = [release.count for release in releases]
     rate = releases[0].sampling_rate
     # An ε per release, as in the paper, is always shown with the ε of the whole run.
-    total = None
-    if guarantee.scope is Scope.PER_RELEASE:
-        total = account(releases, delta=guarantee.delta)
+    per_release = guarantee.scope is Scope.PER_RELEASE
+    total = account(releases, delta=guarantee.delta) if per_release else None
     if as_json:
         values: dict[str, Any] = guarantee.to_dict() | {
             "noise_multiplier": noise[0] if len(noise) == 1 else noise,

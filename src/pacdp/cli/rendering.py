@@ -113,13 +113,13 @@ def plan(tuning: "Mapping[str, Any] | None") -> str:
     return f"tuned on {tuning['proxy']['name']}: {said}"
 
 
-def expected(found: "Mapping[str, Any]") -> str:
-    """A mean with its deviation over seeds.
+def expected(score: "Mapping[str, Any]") -> str:
+    """Return a mean with its deviation over seeds.
 
     >>> expected({"metric": "accuracy", "mean": 0.9, "deviation": 0.02, "seeds": [5, 6]})
     '90.0 ± 2.0 %'
     """
-    return formatting.format_mean_deviation(found["mean"], found["deviation"], found["metric"])
+    return formatting.format_mean_deviation(score["mean"], score["deviation"], score["metric"])
 
 
 def representation(plan: "Plan") -> str:
@@ -151,7 +151,7 @@ def method(plan: "Plan") -> str:
             )
         elif name != "allow_plan_mismatch" or value:
             parts.append(f"{name} = {value}")
-    return ": ".join([plan.method, *([", ".join(parts)] if parts else [])])
+    return f"{plan.method}: {', '.join(parts)}" if parts else plan.method
 
 
 def _curve(curve: "Mapping[str, Any]") -> str:

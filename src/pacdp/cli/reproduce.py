@@ -4,7 +4,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
+from pacdp.cli.options import flag
 from pacdp.cli.progress import show_progress
 from pacdp.errors import InputError
 
@@ -12,32 +14,26 @@ from pacdp.errors import InputError
 def reproduce_command(
     names: Annotated[
         list[str],
-        typer.Argument(
-            metavar="NAME...|all", help="Names of studies, 'all', or 'list' to list them."
-        ),
+        Argument(metavar="NAME...|all", help="Names of studies, 'all', or 'list' to list them."),
     ],
     profile: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="smoke|desk|full",
             help="Size of the experiments: they take seconds, minutes or days.",
         ),
     ] = "desk",
-    out: Annotated[Path, typer.Option(help="Folder for runs, tables, figures and reports.")] = Path(
+    out: Annotated[Path, Option(help="Folder for runs, tables, figures and reports.")] = Path(
         "pacdp-results"
     ),
     resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume", metavar="", help="Continue in the --out folder; run only what is missing."
-        ),
+        bool, flag("--resume", "Continue in the --out folder; run only what is missing.")
     ] = False,
     jobs: Annotated[
-        int, typer.Option(metavar="N", help="Number of processes, which share the cores.")
+        int, Option(metavar="N", help="Number of processes, which share the cores.")
     ] = 1,
     docs: Annotated[
-        Path | None,
-        typer.Option(help="Also copy the results page and its figures into this folder."),
+        Path | None, Option(help="Also copy the results page and its figures into this folder.")
     ] = None,
 ) -> None:
     """Run the paper's experiments and write tables, figures and reports."""

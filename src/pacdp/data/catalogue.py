@@ -30,8 +30,9 @@ class CatalogueEntry:
     @property
     def summary(self) -> str:
         """A short description."""
-        known = SOURCES.get(self.name)
-        return inspect.getdoc(self.loader) or "" if known is None else str(known["summary"])
+        if self.name in SOURCES:
+            return str(SOURCES[self.name]["summary"])
+        return inspect.getdoc(self.loader) or ""
 
     @property
     def files(self) -> ImageSet | None:

@@ -12,11 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pacdp.data.records import (
-    Array,
-    digest_rows,
-    require_finite,
-)
+from pacdp.data.records import Array, digest_rows, require_finite
 from pacdp.data.storage import refuse_damaged
 from pacdp.errors import DataError
 from pacdp.tasks import Regression
@@ -79,7 +75,10 @@ def read_csv(path: Path, ranges: Ranges, unit: str, like: tuple[str, ...] | None
             f"{path}, line {lines[units.index('')]}: {unit_column} is empty, "
             "must identify the unit of the record"
         )
-    scaled = [_scale(column, ranges.get(n)) for n, column in zip(names, values, strict=True)]
+    scaled = [
+        _scale(column, *ranges[name]) if name in ranges else column
+        for name, column in zip(names, values, strict=True)
+    ]
     return ClientFile(
         path=path,
         features=np.stack(scaled, axis=1).astype(np.float32),
@@ -140,10 +139,7 @@ def _parse_numbers(path: Path, column: str, cells: Sequence[str], lines: Sequenc
     return values
 
 
-def _scale(values: Array, limits: tuple[float, float] | None) -> Array:
-    if limits is None:
-        return values
-    low, high = limits
+def _scale(values: Array, low: float, high: float) -> Array:
     return np.clip(2 * (values - low) / (high - low) - 1, -1, 1)
 
 

@@ -12,7 +12,7 @@ import math
 import pickle
 import warnings
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,26 +81,25 @@ def read_cifar_binary(
     Each file has ``records`` rows, each with the label bytes followed by the pixels.
     """
     row = label_bytes + math.prod(PIXELS)
-    images = np.empty((records * len(paths), *PIXELS), np.uint8)
-    labels = np.empty((records * len(paths), label_bytes), np.uint8)
-    for number, path in enumerate(paths):
-        part = slice(number * records, (number + 1) * records)
+    for path in paths:
         size = path.stat().st_size
         if size != records * row:
             raise DataError(f"{path}: has {size} bytes, must have {records * row}")
-        rows = np.fromfile(path, np.uint8).reshape(records, row)
-        labels[part] = rows[:, :label_bytes]
-        images[part] = rows[:, label_bytes:].reshape(-1, *PIXELS)
-    return images, labels
+    rows = np.concatenate([np.fromfile(path, np.uint8) for path in paths]).reshape(-1, row)
+    return rows[:, label_bytes:].reshape(-1, *PIXELS), rows[:, :label_bytes].copy()
 
 
 def write_cifar_binary(path: Path, images: Bytes, labels: Bytes) -> None:
-    """Write a file of CIFAR's binary version, a thousand rows at a time."""
+    """Write a file of CIFAR's binary version."""
     with path.open("wb") as out:
-        for start in range(0, len(images), 1000):
-            part = slice(start, start + 1000)
-            pixels = images[part].reshape(len(images[part]), -1)
-            out.write(np.concatenate([labels[part], pixels], axis=1).tobytes())
+        out.writelines(rows.data for rows in cifar_rows(images, labels))
+
+
+def cifar_rows(images: Bytes, labels: Bytes) -> Iterator[Bytes]:
+    """Yield the rows of a file of CIFAR's binary version, a thousand at a time."""
+    for start in range(0, len(images), 1000):
+        part = slice(start, start + 1000)
+        yield np.concatenate([labels[part], images[part].reshape(-1, math.prod(PIXELS))], axis=1)
 
 
 class _PlainUnpickler(pickle.Unpickler):

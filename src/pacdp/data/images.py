@@ -46,8 +46,8 @@ class Layout:
 
     def find(self, files: Files) -> list[Path] | None:
         """Return the files in the order in which they are read, or None if one is missing."""
-        found = [next((files[n] for n in names if n in files), None) for names in self.names]
-        return None if None in found else [path for path in found if path is not None]
+        present = [[files[name] for name in names if name in files] for names in self.names]
+        return [paths[0] for paths in present] if all(present) else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,9 +94,11 @@ class ImageSet:
 
     def read_files(self, files: Files, source: Path) -> Pixels:
         """Read and verify the set from these files; ``source`` is named in errors."""
-        found = ((layout, layout.find(files)) for layout in self.layouts)
-        layout, paths = next((pair for pair in found if pair[1]), (None, None))
-        if layout is None or paths is None:
+        for layout in self.layouts:
+            paths = layout.find(files)
+            if paths is not None:
+                break
+        else:
             first = ", ".join(names[0] for names in self.layouts[0].names)
             missing = f"has {', '.join(sorted(files))} only" if files else "has none of them"
             raise DataError(f"{source}: {self.name} needs {first}; it {missing}")
@@ -143,11 +145,6 @@ def _hash(parts: Iterable[Bytes], algorithm: str = "sha256") -> str:
     for part in parts:
         total.update(np.ascontiguousarray(part).data)
     return total.hexdigest()
-
-
-def _batches(*arrays: Bytes, size: int = 1000) -> Iterable[list[Bytes]]:
-    for start in range(0, len(arrays[0]), size):
-        yield [array[start : start + size] for array in arrays]
 
 
 # --- MNIST -----------------------------------------------------------------------------------
@@ -214,16 +211,14 @@ def _write_binary(folder: Path, pixels: Pixels, *, names: Sequence[str]) -> None
     images, labels, *test = pixels
     *train_names, test_name = names
     parts = [np.array_split(array, len(train_names)) for array in (images, labels)]
-    for name, *arrays in zip(train_names, *parts, strict=True):
+    for name, *arrays in [*zip(train_names, *parts, strict=True), (test_name, *test)]:
         formats.write_cifar_binary(folder / f"{name}.bin", *arrays)
-    formats.write_cifar_binary(folder / f"{test_name}.bin", *test)
 
 
 def _is_cifar10(pixels: Pixels) -> bool:
-    return [
-        _hash(part.transpose(0, 2, 3, 1) if part.ndim == 4 else part for (part,) in _batches(array))
-        for array in pixels
-    ] == SOURCES["cifar10"]["checksums"]
+    arrays = (array.transpose(0, 2, 3, 1) if array.ndim == 4 else array for array in pixels)
+    hashes = [_hash(np.array_split(array, 50)) for array in arrays]
+    return hashes == SOURCES["cifar10"]["checksums"]
 
 
 def _is_cifar100(pixels: Pixels) -> bool:
@@ -231,18 +226,11 @@ def _is_cifar100(pixels: Pixels) -> bool:
         rows = np.concatenate([digest_rows(images).view(np.uint8).reshape(-1, 16), labels], axis=1)
         return _hash([rows[np.lexsort(rows.T)]])
 
-    def hash_file(images: Bytes, labels: Bytes) -> str:
-        rows = (
-            np.concatenate([part_labels, part.reshape(len(part), -1)], axis=1)
-            for part, part_labels in _batches(images, labels)
-        )
-        return _hash(rows, "md5")
-
-    splits = (pixels[:2], pixels[2:])
-    source = SOURCES["cifar100"]
-    return [hash_sorted(*split) for split in splits] == source["checksums"] or [
-        hash_file(*split) for split in splits
-    ] == source["file_checksums"]
+    splits, source = (pixels[:2], pixels[2:]), SOURCES["cifar100"]
+    if [hash_sorted(*split) for split in splits] == source["checksums"]:
+        return True
+    files = [_hash(formats.cifar_rows(*split), "md5") for split in splits]
+    return files == source["file_checksums"]
 
 
 CIFAR10 = ImageSet(

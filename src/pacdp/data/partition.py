@@ -60,10 +60,8 @@ class Partition:
 
     def units_by_client(self, dataset: Dataset) -> dict[str, int]:
         """Return the number of units of each client, by name."""
-        counts = [
-            len(records) if records.units is None else len(np.unique(records.units))
-            for records in self.client_records(dataset)
-        ]
+        client_records = self.client_records(dataset)
+        counts = [len(np.unique(records.unit_numbers())) for records in client_records]
         return dict(zip(self.clients, counts, strict=True))
 
     def budgets_by_client(self, dataset: Dataset) -> dict[str, dict[float, int]] | None:
@@ -186,7 +184,8 @@ def partition_records(
                 f"partition {kind}: splits by class; {dataset.task} has natural, iid and quantity"
             )
         number = int(require_count("clients", clients))
-        labels, unit_of_record = _group_by_unit(dataset)
+        first, unit_of_record = records.group_by_unit()
+        labels = dataset.task.strata(records.labels[first])
         if number > len(labels):
             raise InputError(
                 f"clients = {number}: must be at most {len(labels)}, or some would have no records"
@@ -220,14 +219,6 @@ def _natural(dataset: Dataset) -> tuple[Indices, tuple[str, ...]]:
         if not len(index):
             raise InputError(f"client {name}: has no records, must have at least one")
     return indices, tuple(dataset.clients)
-
-
-def _group_by_unit(dataset: Dataset) -> tuple[Array, Array]:
-    """Return the class of each unit, and the number of each record's unit."""
-    records = dataset.train
-    units = np.arange(len(records)) if records.units is None else records.units
-    _, first, unit_of_record = np.unique(units, return_index=True, return_inverse=True)
-    return dataset.task.strata(records.labels[first]), unit_of_record
 
 
 def _draw(
@@ -280,11 +271,7 @@ def _quantity(labels: Array, clients: int, random: Generator, beta: float = 1.0)
 
 
 def _near_global(
-    labels: Array,
-    clients: int,
-    random: Generator,
-    concentration: float = 100.0,
-    sizes: float = 5.0,
+    labels: Array, clients: int, random: Generator, concentration: float = 100.0, sizes: float = 5.0
 ) -> Indices:
     overall = np.bincount(labels) / len(labels)
     client_shares = random.dirichlet(np.full(clients, sizes))

@@ -206,8 +206,8 @@ def synthetic_for_heart(*, seed: int = 0, records: int = 740, separation: float 
     data = load_dataset(
         "synthetic", records=records, features=13, clients=4, separation=separation, seed=seed
     )
-    data = replace(data, name="synthetic-for-heart")
-    return _proxy_for_heart(data, "Gaussian clouds, dealt out to four clients", seed)
+    made_by = "Gaussian clouds, dealt out to four clients"
+    return _proxy_for_heart(replace(data, name="synthetic-for-heart"), made_by, seed)
 
 
 # The c-statistic of the clinical model of Genders et al. (BMJ 344, 2012), which predicts coronary

@@ -66,11 +66,23 @@ class Records:
         >>> records.take(np.array([2, 0])).labels.tolist()
         [2, 0]
         """
-        chosen: dict[str, Any] = {}
-        for field in fields(self):
-            values = getattr(self, field.name)
-            chosen[field.name] = None if values is None else values[index]
-        return Records(**chosen)
+        arrays = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(
+            self, **{n: array[index] for n, array in arrays.items() if array is not None}
+        )
+
+    def unit_numbers(self) -> Array:
+        """Return the number of each record's unit; without units, each record is its own."""
+        return np.arange(len(self)) if self.units is None else self.units
+
+    def group_by_unit(self) -> tuple[Array, Array]:
+        """Return the first record of each unit, and the position of each record's unit there.
+
+        >>> pair = Records(features=np.eye(3), labels=np.zeros(3), units=np.array([7, 5, 7]))
+        >>> [array.tolist() for array in pair.group_by_unit()]
+        [[1, 0], [1, 0, 1]]
+        """
+        return np.unique(self.unit_numbers(), return_index=True, return_inverse=True)[1:]
 
     def identities(self) -> Array:
         """Return a digest for each record; records with the same source have equal digests.

@@ -101,15 +101,11 @@ def draw_scribbles(records: int, seed: int) -> Image:
 
 def _random_walks(size: int, lines: int, random: np.random.Generator) -> Reals:
     """Draw control points of random strokes, each with its own curvature."""
-    shape = (size, lines, 1)
-    curvature = random.normal(0, 0.6, shape)
-    turns = curvature + random.normal(0, 1, (size, lines, SCRIBBLE_POINTS)) * random.uniform(
-        0, 0.7, shape
-    )
-    heading = random.uniform(0, 2 * np.pi, shape) + np.cumsum(turns, axis=2)
-    length = random.uniform(0.3, 1.0, shape) * random.uniform(
-        0.6, 1.4, (size, lines, SCRIBBLE_POINTS)
-    )
+    stroke, point = (size, lines, 1), (size, lines, SCRIBBLE_POINTS)
+    curvature = random.normal(0, 0.6, stroke)
+    turns = curvature + random.normal(0, 1, point) * random.uniform(0, 0.7, stroke)
+    heading = random.uniform(0, 2 * np.pi, stroke) + np.cumsum(turns, axis=2)
+    length = random.uniform(0.3, 1.0, stroke) * random.uniform(0.6, 1.4, point)
     steps = np.stack([np.cos(heading), np.sin(heading)], axis=-1) * length[..., None]
     places = np.cumsum(steps, axis=2)
     # The strokes of an image are centred near each other, so that they often cross.
@@ -197,9 +193,8 @@ def _deform(paths: Reals, random: np.random.Generator) -> Reals:
         return random.uniform(low, high, (size, 1)).astype(np.float32)
 
     def normal(spread: float) -> Reals:
-        return np.clip(random.normal(0, spread, (size, 1)), -2.2 * spread, 2.2 * spread).astype(
-            np.float32
-        )
+        values = random.normal(0, spread, (size, 1))
+        return np.clip(values, -2.2 * spread, 2.2 * spread).astype(np.float32)
 
     x, y = paths[..., 0] - 0.25, paths[..., 1] - 0.5
     for _ in range(2):
@@ -230,17 +225,12 @@ def _draw_images(paths: Reals, random: np.random.Generator) -> Image:
     )
     # The pressure of the pen varies along the path.
     along = np.linspace(0, 2 * np.pi, POINTS, dtype=np.float32)[:, None]
-    pressed = radius * (
-        1 + uniform(0, 0.2) * np.sin(uniform(0.5, 2.5) * along + uniform(0, 2 * np.pi))
-    )
+    strength, wave, phase = uniform(0, 0.2), uniform(0.5, 2.5), uniform(0, 2 * np.pi)
+    pressed = radius * (1 + strength * np.sin(wave * along + phase))
     middle = (low + high) / 2
     placed = (paths - middle) * (BOX * uniform(0.86, 1.01) - 2 * radius) / extent + CENTRE
-    soft, blur, gain, level = (
-        uniform(0.8, 2.4),
-        uniform(0, 0.24),
-        uniform(0.95, 1.5),
-        uniform(0.88, 1.06),
-    )
+    soft, blur = uniform(0.8, 2.4), uniform(0, 0.24)
+    gain, level = uniform(0.95, 1.5), uniform(0.88, 1.06)
     images = np.empty((size, 1, SIDE, SIDE), np.uint8)
     for start in range(0, size, BATCH):
         part = slice(start, start + BATCH)

@@ -28,14 +28,7 @@ from pacdp.data.client_files import (
     read_npz,
     read_ranges,
 )
-from pacdp.data.records import (
-    Array,
-    Dataset,
-    Provenance,
-    Records,
-    draw_stratified,
-    split_dataset,
-)
+from pacdp.data.records import Array, Dataset, Provenance, Records, draw_stratified, split_dataset
 from pacdp.errors import DataError, InputError
 from pacdp.tasks import Regression, Task, load_task, task_for_classes
 from pacdp.validation import locate_record, require_column
@@ -81,11 +74,9 @@ def read_folder(
     clients = tuple(file.client for file in files)
     task = _infer_task(files, classes) if task is None else load_task(task)
     test_folder = folder / "test"
-    test_files = (
-        _read_client_files(test_folder, ranges, unit_column, files[0])
-        if test_folder.is_dir()
-        else []
-    )
+    test_files = []
+    if test_folder.is_dir():
+        test_files = _read_client_files(test_folder, ranges, unit_column, files[0])
     # Training and test units are numbered together, so that a number means the same unit in both.
     units = np.unique(np.concatenate([file.unit_names() for file in [*files, *test_files]]))
     records = _join(files, clients, task, units)
@@ -273,16 +264,12 @@ def _refuse_shared(where: Path, train: Records, test: Records, unit: str) -> Non
 
     The error does not say how many or which ones, because that depends on private records.
     """
-    known = {bytes(key) for key in train.identities()}
-    if any(bytes(key) in known for key in test.identities()):
+    if np.isin(test.identities(), train.identities()).any():
         raise DataError(
             f"{where}: contains records that are also in the training files; remove them"
         )
-    if (
-        train.units is not None
-        and test.units is not None
-        and np.isin(test.units, train.units).any()
-    ):
+    # Either both have units, or neither has.
+    if train.units is not None and np.isin(test.unit_numbers(), train.units).any():
         raise DataError(
             f"{where}: contains a {unit} that is also in the training files; "
             "keep its records together"
@@ -294,8 +281,7 @@ def _draw_test_mask(records: Records, task: Task, share: float, split: int) -> A
     if not 0 < share < 1:
         raise InputError(f"test_share = {share:g}: must be a number in (0, 1)")
     assert records.clients is not None
-    units = np.arange(len(records)) if records.units is None else records.units
-    _, first, unit_of_record = np.unique(units, return_index=True, return_inverse=True)
+    first, unit_of_record = records.group_by_unit()
     groups = np.stack([records.clients[first], task.strata(records.labels[first])], axis=1)
     strata = np.unique(groups, axis=0, return_inverse=True)[1]
     return draw_stratified(strata, share, split)[unit_of_record]

@@ -34,10 +34,7 @@ class Features(Settings):
         description="Number of principal directions; by default all, but at most 512.",
     )
     whitening: Real = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="0 keeps the variances of the directions, 1 makes them equal.",
+        0.0, ge=0, le=1, description="0 keeps the variances of the directions, 1 makes them equal."
     )
     public: str | None = Field(
         None,

@@ -24,9 +24,8 @@ def deskew(images: Tensor) -> Tensor:
     across = torch.linspace(-1, 1, wide, device=images.device)[None, None]
     middle_down, middle_across = (ink * down).sum((1, 2)), (ink * across).sum((1, 2))
     down, across = down - middle_down[:, None, None], across - middle_across[:, None, None]
-    slant = (ink * down * across).sum((1, 2)) / (ink * down.square()).sum((1, 2)).clamp(
-        min=_EPSILON
-    )
+    variance = (ink * down.square()).sum((1, 2)).clamp(min=_EPSILON)
+    slant = (ink * down * across).sum((1, 2)) / variance
     matrix = torch.zeros(count, 2, 3, device=images.device)
     matrix[:, 0, 0] = matrix[:, 1, 1] = 1
     matrix[:, 0, 1], matrix[:, 0, 2], matrix[:, 1, 2] = slant, middle_across, middle_down

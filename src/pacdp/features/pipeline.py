@@ -3,7 +3,7 @@
 import hashlib
 import json
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -36,26 +36,29 @@ class FeaturePipeline:
 
     settings: Features
     extractor: Extractor
-    projection: Projection | None
     provenance: dict[str, str]
     """The public records with their digest, if any, and the shape of the records it takes."""
-    key: str
+    projection: Projection | None = None
+    """None for records that are not images, which are only scaled."""
+    key: str = ""
+    """Identifies the fitted pipeline in the cache."""
 
     def transform(self, dataset: Dataset, *, progress: Progress = ignore_progress) -> Dataset:
         """Replace the features of a data set; labels, clients and identities stay the same.
 
         The records are not compared with the public ones: :func:`extract_features` does that.
         """
-        return dataset.map_records(partial(self._transform, name=dataset.name, progress=progress))
 
-    def _transform(self, records: Records, *, name: str, progress: Progress) -> Records:
-        features = normalise_rows(
-            torch.from_numpy(self._project(records, name, progress)),
-            None if self.projection is None else self.projection.spread,
-            dimension=self.settings.dimension,
-            whitening=self.settings.whitening,
-        )
-        return replace(records, features=features.numpy(), keys=records.identities())
+        def transform(records: Records) -> Records:
+            features = normalise_rows(
+                torch.from_numpy(self._project(records, dataset.name, progress)),
+                None if self.projection is None else self.projection.spread,
+                dimension=self.settings.dimension,
+                whitening=self.settings.whitening,
+            )
+            return replace(records, features=features.numpy(), keys=records.identities())
+
+        return dataset.map_records(transform)
 
     def _project(self, records: Records, name: str, progress: Progress) -> Array:
         """Return the coordinates along all principal directions, from the cache if possible."""
@@ -70,6 +73,7 @@ class FeaturePipeline:
                 values[done : done + len(rows)] = projection.transform(rows).numpy()
                 done += len(rows)
                 progress(f"{self.settings.name} of {name}", done, len(records))
+            # A stream, because np.save would append its own ending to a path.
             with path.open("wb") as out:
                 np.save(out, values)
 
@@ -142,14 +146,9 @@ def fit_features(
         )
     extractor = make_extractor(settings.name, shape, settings.settings)
     if len(shape) != 3:
-        provenance = {
-            "records": "none",
-            "made by": "values of one record scaled to length one",
-            "shape": str(shape),
-        }
-        return FeaturePipeline(
-            settings=settings, extractor=extractor, projection=None, provenance=provenance, key=""
-        )
+        made_by = "values of one record scaled to length one"
+        provenance = {"records": "none", "made by": made_by, "shape": str(shape)}
+        return FeaturePipeline(settings=settings, extractor=extractor, provenance=provenance)
     public = _load_training_data(settings, shape, for_selection)
     content = {
         **settings.model_dump(mode="json", exclude={"dimension", "whitening"}),

@@ -138,9 +138,12 @@ class Method(Settings):
         """Return the ε that is used of each budget level, where records have their own budgets.
 
         Never more than the level's; 0 leaves its records out. ``units`` are the numbers of records
-        (or units) of each level.
+        (or units) of each level; a level without any must be left out, as it has no part in what
+        is released, unless all levels are treated alike.
         """
-        return list(levels) if self.record_budgets else [min(levels)] * len(levels)
+        if not self.record_budgets:
+            return [min(levels)] * len(levels)
+        return [epsilon if count else 0.0 for epsilon, count in zip(levels, units, strict=True)]
 
     def bound(self, epsilon: float, *, round: int, rounds: int) -> float:  # noqa: A002
         """Return the planned clipping bound C_i^t, which depends on budget and round only."""

@@ -7,8 +7,15 @@ from typing import Any
 
 from pacdp.errors import InputError
 from pacdp.experiments import RunResult
+from pacdp.experiments.results import collect_epsilons
 from pacdp.federation import Plan
-from pacdp.formatting import MISSING, format_mean_deviation, format_score, format_terms
+from pacdp.formatting import (
+    MISSING,
+    format_mean_deviation,
+    format_min_median_max,
+    format_score,
+    format_terms,
+)
 from pacdp.reporting.figures.palette import SeriesStyle, series_style
 from pacdp.stats import SampleStats
 
@@ -89,7 +96,7 @@ class Comparison:
         """Summarise the headline metric over seeds, for each evaluated round."""
         return {
             number: SampleStats.of(values)
-            for number, values in _collect(
+            for number, values in collect_values(
                 (row.round, row.metrics.get(self.metric))
                 for result in self.groups[label]
                 for row in result.history
@@ -117,20 +124,20 @@ class Comparison:
 
     def accuracy_by_budget(self, label: str) -> dict[float, list[float]]:
         """Return the accuracies over seeds for the holders of each budget; empty without ε."""
-        return _collect(
+        return collect_values(
             item for result in self.groups[label] for item in result.accuracy_by_budget.items()
         )
 
     def adapted_bounds(self, label: str) -> dict[float, list[float]]:
         """Return the clipping bounds over seeds by round, where a method adapts them."""
-        return _collect(
+        return collect_values(
             (row.round, row.clipping_bound)
             for result in self.groups[label]
             for row in result.history
         )
 
 
-def _collect(items: Iterable[tuple[float, float | None]]) -> dict[float, list[float]]:
+def collect_values(items: Iterable[tuple[float, float | None]]) -> dict[float, list[float]]:
     """Collect values by key, in the order of the keys; None is no value."""
     values: dict[float, list[float]] = {}
     for key, value in items:
@@ -155,6 +162,11 @@ def format_stats(stats: SampleStats | None, metric: str) -> str:
     if stats.count == 1:
         return format_score(stats.mean, metric)
     return format_mean_deviation(stats.mean, stats.deviation, metric)
+
+
+def format_epsilons(results: Iterable[RunResult], field: str) -> str:
+    """Format one kind of ε over all clients of all results."""
+    return format_min_median_max(collect_epsilons(results, field))
 
 
 def _describe_setting(plan: Plan) -> str:

@@ -17,12 +17,8 @@ from pacdp.experiments import RunResult
 from pacdp.experiments.run_folder import describe_environment
 from pacdp.reporting import summary
 from pacdp.reporting.comparison import Comparison
+from pacdp.reporting.figures import clients
 from pacdp.reporting.figures.base import Chart
-from pacdp.reporting.figures.clients import (
-    plot_client_accuracy,
-    plot_client_epsilon,
-    plot_signal_to_noise,
-)
 from pacdp.reporting.figures.comparison import (
     plot_accuracy_by_budget,
     plot_final_metrics,
@@ -79,7 +75,7 @@ def render_page(
         by_budget=plot_accuracy_by_budget(comparison),
         extra_charts=extra_charts,
         curve=None if curve is None else plot_curve(curve, terms=comparison.terms),
-        signal=plot_signal_to_noise(comparison),
+        signal=clients.plot_signal_to_noise(comparison),
         panels=panels,
         commands=commands,
         versions={name: value for name, value in versions.items() if name != "time"},
@@ -93,8 +89,8 @@ def _make_panel(number: int, label: str, comparison: Comparison) -> dict[str, An
     result = comparison.groups[label][0]
     charts = {
         "thresholds": plot_clipping_and_noise(comparison, label),
-        "epsilon": plot_client_epsilon(result),
-        "accuracy": plot_client_accuracy(result),
+        "epsilon": clients.plot_client_epsilon(result),
+        "accuracy": clients.plot_client_accuracy(result),
     }
     return {
         "key": f"arm-{number}",

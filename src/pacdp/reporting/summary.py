@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pacdp.experiments import RunResult
-from pacdp.experiments.results import collect_epsilons
-from pacdp.formatting import format_count, format_min_median_max, format_score
-from pacdp.reporting.comparison import Comparison
+from pacdp.formatting import format_count, format_score
+from pacdp.reporting.comparison import Comparison, format_epsilons
 
 # Categories of privacy guarantee. Only methods of the same category are compared.
 WITHIN_BUDGET = "within the budgets"
@@ -106,13 +105,10 @@ def list_warnings(comparison: Comparison, label: str) -> list[str]:
     reason = next((result.plan.label for result in results if result.plan.label), "")
     if not reason:
         return []
-    budget, certified = (
-        format_min_median_max(collect_epsilons(results, field))
-        for field in ("epsilon_budget", "epsilon_spent")
-    )
     return [
         f"{label if reason == label else f'{label} ({reason})'}: the budget is NOT what the whole "
-        f"run certifies. Budget ε {budget}, certified ε {certified} ({comparison.terms})."
+        f"run certifies. Budget ε {format_epsilons(results, 'epsilon_budget')}, certified ε "
+        f"{format_epsilons(results, 'epsilon_spent')} ({comparison.terms})."
     ]
 
 

@@ -6,7 +6,6 @@ from typing import TypeVar
 
 from pacdp.experiments import RunResult
 from pacdp.experiments.levels import LevelSummary, format_spent_by_unit, summarise_spent
-from pacdp.experiments.results import collect_epsilons
 from pacdp.federation import ClientResult
 from pacdp.formatting import (
     MISSING,
@@ -16,7 +15,7 @@ from pacdp.formatting import (
     format_number,
     format_score,
 )
-from pacdp.reporting.comparison import Comparison, describe_terms, format_stats
+from pacdp.reporting.comparison import Comparison, describe_terms, format_epsilons, format_stats
 from pacdp.reporting.figures.base import Table
 from pacdp.reporting.figures.clients import sort_by_budget
 
@@ -31,8 +30,8 @@ def tabulate_methods(comparison: Comparison) -> Table:
         "seeds": lambda label: str(len(groups[label])),
         f"final {metric}": lambda label: format_stats(comparison.final_stats(label), metric),
         "before private data": lambda label: format_stats(comparison.initial_stats(label), metric),
-        "budget ε": lambda label: _format_epsilons(groups[label], "epsilon_budget"),
-        "certified ε": lambda label: _format_epsilons(groups[label], "epsilon_spent"),
+        "budget ε": lambda label: format_epsilons(groups[label], "epsilon_budget"),
+        "certified ε": lambda label: format_epsilons(groups[label], "epsilon_spent"),
         "total traffic": lambda label: format_bytes(
             statistics.fmean(result.bytes_per_round * result.rounds for result in groups[label])
         ),
@@ -99,10 +98,6 @@ def _tabulate(
 ) -> Table:
     rows = [tuple(format_cell(item) for format_cell in columns.values()) for item in items]
     return Table(tuple(columns), rows, caption)
-
-
-def _format_epsilons(results: Iterable[RunResult], field: str) -> str:
-    return format_min_median_max(collect_epsilons(results, field))
 
 
 def _format_releases(client: ClientResult) -> str:

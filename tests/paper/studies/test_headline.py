@@ -7,6 +7,7 @@ import pytest
 from pacdp.experiments import RunResult
 from pacdp.paper.studies.artifact_store import ArtifactStore
 from pacdp.paper.studies.headline import build_headline, replace_one_epsilons
+from pacdp.paper.studies.reproduce import list_work
 from pacdp.paper.studies.section import StepCounter
 from pacdp.paper.studies.study import read_study
 from pacdp.privacy import calibrate
@@ -20,7 +21,9 @@ def made(tmp_path_factory):
     study = study.model_copy(update={"entries": study.entries[-1:]})
     store = ArtifactStore(tmp_path_factory.mktemp("headline") / "out", profile="smoke")
     counter = StepCounter()
-    section = build_headline(study, store, counter)
+    section = build_headline(
+        study, "smoke", [item.run(store, counter) for item in list_work(study)]
+    )
     return study, store, section, counter.done
 
 
@@ -92,6 +95,4 @@ def test_tracks_stand_in_tables_of_their_own(made):
 
 
 def test_whoever_waits_is_told_how_much_there_is(made):
-    from pacdp.paper.studies.reproduce import list_work
-
     assert made[3] == sum(one.steps for one in list_work(made[0]))

@@ -8,8 +8,8 @@ from matplotlib.lines import Line2D
 
 from pacdp.reporting.figures.palette import STYLES
 
-_MARKS: dict[str, dict[str, Any]] = {
-    "PAC-DP, each run": {"marker": "o", "linestyle": "none", "markersize": 6, "alpha": 0.7},
+_RUNS: dict[str, Any] = {"marker": "o", "markersize": 6, "alpha": 0.7, "linestyle": "none"}
+_REFERENCES: dict[str, dict[str, Any]] = {
     "the paper": {"marker": "D", "linestyle": "none", "color": "black", "fillstyle": "none"},
     "ceiling without privacy": {"marker": "|", "linestyle": "none", "color": "0.35"},
     "before private data": {"marker": "x", "linestyle": "none", "color": "0.35"},
@@ -25,25 +25,20 @@ def draw_headline(bars: Sequence[Mapping[str, Any]]) -> Figure:
     colours = {track: style.colour for track, style in zip(tracks, STYLES, strict=False)}
     for place, bar in enumerate(bars):
         runs = [100 * value for value in bar["reached"]]
-        look = {**_MARKS["PAC-DP, each run"], "color": colours[bar["track"]]}
-        axes.plot(runs, [place] * len(runs), **look)
-        for name, key, size in (
-            ("the paper", "paper", 7),
-            ("ceiling without privacy", "ceiling", 14),
-            ("before private data", "before", 7),
-            ("chance", "chance", 7),
-        ):
-            if bar[key] is not None:
-                axes.plot(100 * bar[key], place, markersize=size, **_MARKS[name])
+        axes.plot(runs, [place] * len(runs), color=colours[bar["track"]], **_RUNS)
+        for name, value in bar["references"].items():
+            if value is not None:
+                size = 14 if name == "ceiling without privacy" else 7
+                axes.plot(100 * value, place, markersize=size, **_REFERENCES[name])
     axes.set_yticks(range(len(bars)), [f"{bar['label']}, {bar['track']}" for bar in bars])
     axes.invert_yaxis()
     axes.set_xlim(0, 100)
     axes.set_xlabel("accuracy on test records, %")
     axes.grid(axis="x", alpha=0.3)
     handles = [
-        Line2D([], [], label=f"PAC-DP, {track}", **{**_MARKS["PAC-DP, each run"], "color": colour})
+        Line2D([], [], label=f"PAC-DP, {track}", color=colour, **_RUNS)
         for track, colour in colours.items()
     ]
-    handles += [Line2D([], [], label=n, **m) for n, m in _MARKS.items() if n != "PAC-DP, each run"]
+    handles += [Line2D([], [], label=name, **mark) for name, mark in _REFERENCES.items()]
     figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
     return figure

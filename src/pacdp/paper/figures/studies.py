@@ -1,6 +1,7 @@
 """Figures of the studies: accuracy by round and by budget, and the curves."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,6 +13,7 @@ from pacdp.curve.paper import PUBLISHED_CURVES
 from pacdp.paper.studies.study import READINGS, Reading, Study, label_arm
 from pacdp.paper.studies.summary import ArmResult, StudyResult
 from pacdp.reporting.figures.palette import SeriesStyle, series_style
+from pacdp.validation import FloatArray
 
 Styles = Mapping[str, SeriesStyle]
 # More lines than this in one panel cannot be told apart.
@@ -72,18 +74,16 @@ def _by_round(
             values = 100 * np.array([list(scores.values()) for scores in by_round])
             _line(axes, styles[arm], label_arm(arm), list(by_round[0]), values)
         shown = reading == "as-published" and result.profile != "smoke"
-        reported = _reported(result, arm, row) if shown else {}
-        if reported:
+        if shown and (reported := _reported(result, arm, row)):
             axes.plot(
                 *(list(reported), [100 * value for value in reported.values()], "*"),
                 color=styles[arm].colour,
                 markersize=9,
                 label=f"{label_arm(arm)}, the paper",
             )
-    axes.set_xlabel("round")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     spread = " (mean ± s.d.)" if result.study.seeds > 1 else ""
-    axes.set_ylabel(f"test accuracy in %{spread}")
+    axes.set(xlabel="round", ylabel=f"test accuracy in %{spread}")
     axes.set_title(reading, fontsize="medium")
 
 
@@ -110,20 +110,27 @@ def _line(
     axes: Axes, style: SeriesStyle, name: str, places: Sequence[float], values: np.ndarray
 ) -> None:
     """Draw mean and standard deviation over seeds; ``values`` has the shape (seeds, places)."""
-    mean, colour = values.mean(0), style.colour
-    axes.plot(
-        *(places, mean),
-        color=colour,
-        linestyle=style.dash,
-        marker=style.marker,
-        markersize=3.5,
-        # A few markers distinguish the lines; more would make large files.
-        markevery=max(1, len(places) // 8),
-        label=name,
-    )
-    if len(values) > 1:
-        spread = values.std(0, ddof=1)
-        axes.fill_between(places, mean - spread, mean + spread, color=colour, alpha=0.08, lw=0)
+    spread = values.std(0, ddof=1) if len(values) > 1 else None
+    # A few markers distinguish the lines; more would make large files.
+    options = {"label": name, "markersize": 3.5, "markevery": max(1, len(places) // 8)}
+    draw_band(axes, style, places, values.mean(0), spread, alpha=0.08, **options)
+
+
+def draw_band(
+    axes: Axes,
+    style: SeriesStyle,
+    x: Sequence[float],
+    mean: FloatArray,
+    deviation: FloatArray | None,
+    *,
+    alpha: float,
+    **options: Any,
+) -> None:
+    """Draw means as a line, in a band of one standard deviation if there is one."""
+    axes.plot(x, mean, color=style.colour, linestyle=style.dash, marker=style.marker, **options)
+    if deviation is not None:
+        low, high = mean - deviation, mean + deviation
+        axes.fill_between(x, low, high, color=style.colour, alpha=alpha, lw=0)
 
 
 def draw_curves(curves: Mapping[str, Curve], *, data: Mapping[str, str]) -> Figure:

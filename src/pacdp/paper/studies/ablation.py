@@ -6,20 +6,20 @@ again on public data, so that no component is blamed for a wrong step size; the 
 with the original distance. F is always the curve fitted under the complete configuration.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from pacdp.formatting import format_terms
 from pacdp.paper.figures.gains import draw_gains
 from pacdp.paper.studies import table
 from pacdp.paper.studies.artifact_store import ArtifactStore
-from pacdp.paper.studies.headline import FIRST_SEED, expand_runs
-from pacdp.paper.studies.jobs import Job
+from pacdp.paper.studies.headline import FIRST_SEED
 from pacdp.paper.studies.section import Section, StepCounter, WorkItem
-from pacdp.paper.studies.study import Study, StudyEntry, load_study_experiment
+from pacdp.paper.studies.study import Study, StudyEntry
 from pacdp.paper.studies.summary import AccuracyGain, ArmResult
+from pacdp.paper.studies.tuned_runs import run_tuned, tune_entry
+from pacdp.reporting.comparison import describe_terms
 from pacdp.tuning.search_space import point_to_changes
 
 Point = Mapping[str, Any]
@@ -59,14 +59,11 @@ def split_ablation(study: Study) -> list[WorkItem]:
     ]
 
 
-@dataclass(frozen=True)
-class Contribution:
-    """What a component contributes, in percentage points."""
-
-    alone: AccuracyGain
-    last: AccuracyGain
-    same: AccuracyGain
-    """Last, with the original distance."""
+# What a component contributes, in percentage points, and how tables name it.
+_GAINS = {"alone": "alone", "last": "last", "same": "last, original distance"}
+Contribution = Mapping[str, AccuracyGain]
+# The contributions, and the results with all components and with none.
+AblationResult = tuple[Mapping[str, Contribution], ArmResult, ArmResult]
 
 
 class _Runner:
@@ -76,10 +73,7 @@ class _Runner:
         # Differences between features are no part of this study: one pretraining is enough.
         self._entry = entry.model_copy(update={"pretrainings": 1})
         self._store = store
-        self._base = load_study_experiment(entry.experiment, entry.changes, profile=store.profile)
-        self.tuned = store.configuration(
-            self._base, "pac-dp", seeds=entry.search, sweeps=entry.sweeps
-        )
+        self.tuned = tune_entry(entry, store)
 
     @property
     def dimensions(self) -> int:
@@ -91,114 +85,90 @@ class _Runner:
         """Run the entry at a point; ``search`` chooses the distance again."""
         start = {name: value for name, value in point.items() if name != "F"}
         tuned = self.tuned
-        if search or start != self.tuned.chosen:
-            tuned = self._store.configuration(
-                self._base,
-                "pac-dp",
-                # Distances are a factor of two apart, so few seeds suffice.
-                seeds=max(1, self._entry.search // 2),
-                sweeps=1,
-                start=start,
-                only=("distance",) if search else (),
+        if search or start != tuned.chosen:
+            # Distances are a factor of two apart, so few seeds suffice.
+            seeds = max(1, self._entry.search // 2)
+            only = ("distance",) if search else ()
+            tuned = tune_entry(
+                self._entry, self._store, seeds=seeds, sweeps=1, start=start, only=only
             )
         changes = point_to_changes("pac-dp", tuned.chosen)
         if point["F"]:
             curve = self.tuned.changes["methods"]["pac-dp"]["curve"]
             changes["methods"]["pac-dp"]["curve"] = curve
         tuned = tuned.model_copy(update={"changes": changes})
-        runs = []
-        for experiment, seed in expand_runs(
-            self._entry, tuned, self._store.profile, first=FIRST_SEED, skew=None
-        ):
-            method = experiment.build_method("pac-dp", {"allow_plan_mismatch": True})
-            runs.append(self._store.result(Job(experiment, method, seed)))
-        return ArmResult("pac-dp", "certified", runs)
+        settings = {"allow_plan_mismatch": True}
+        return run_tuned(self._entry, tuned, self._store, first=FIRST_SEED, settings=settings)
 
 
-def build_ablation(study: Study, store: ArtifactStore, counter: StepCounter) -> Section:
-    """Add each component alone and remove it last, and describe the differences."""
+def build_ablation(study: Study, profile: str, results: Sequence[AblationResult]) -> Section:
+    """Describe what each component contributes."""
     texts, rows, panels = [], [], {}
-    for entry in study.entries:
-        contributions, complete, bare = _run(entry, store, counter)
-        texts.append(_format_text(entry, contributions, complete, bare))
-        for name, contribution in contributions.items():
-            row = {"study": study.name, "setting": entry.setting, "track": entry.track}
-            rows.append({**row, "part": name, **_list_values(contribution)})
+    for entry, result in zip(study.entries, results, strict=True):
+        texts.append(_format_text(entry, result))
+        contributions, *_ = result
+        rows += [
+            {
+                "study": study.name,
+                "setting": entry.setting,
+                "track": entry.track,
+                "part": name,
+                **{
+                    f"{kind}_{field}": getattr(gain, field)
+                    for kind, gain in contribution.items()
+                    for field in ("points", "standard_error")
+                },
+            }
+            for name, contribution in contributions.items()
+        ]
         panels[f"{entry.setting}, {entry.track}"] = {
-            name: dict(zip(_GAINS, vars(contribution).values(), strict=True))
+            name: {_GAINS[kind]: gain for kind, gain in contribution.items()}
             for name, contribution in contributions.items()
         }
     return Section(study, "\n\n".join(texts), table.format_csv(rows), draw_gains(panels))
 
 
-def _run(
-    entry: StudyEntry, store: ArtifactStore, counter: StepCounter
-) -> tuple[dict[str, Contribution], ArmResult, ArmResult]:
-    """Return the contributions, and the results with all components and with none."""
+def _run(entry: StudyEntry, store: ArtifactStore, counter: StepCounter) -> AblationResult:
     runner = _Runner(entry, store)
     chosen: dict[str, Any] = {**runner.tuned.chosen, "F": True}
-    components = {
-        name: replace(component, absent=runner.dimensions)
-        if component.setting == "dimension"
-        else component
-        for name, component in COMPONENTS.items()
-        if component.setting in chosen
-    }
-    absent = {component.setting: component.absent for component in components.values()}
+    absent = {c.setting: c.absent for c in COMPONENTS.values() if c.setting in chosen}
+    if "dimension" in absent:
+        absent["dimension"] = runner.dimensions
     with counter.step(f"{entry.setting}: all and none", 2):
         complete, bare = runner.run(chosen, search=False), runner.run({**chosen, **absent})
     contributions: dict[str, Contribution] = {}
-    for name in COMPONENTS:
+    for name, component in COMPONENTS.items():
+        setting, present = component.setting, component.present
         with counter.step(f"{entry.setting}: {name}", 2):
-            if name not in components:
-                continue
-            setting, present = components[name].setting, components[name].present
-            value = chosen[setting] if present is None else present
-            if value == absent[setting]:
+            value = chosen.get(setting) if present is None else present
+            if setting not in chosen or value == absent[setting]:
                 continue
             alone = runner.run({**chosen, **absent, setting: value})
             unchanged = value == chosen[setting]
             with_it = complete if unchanged else runner.run({**chosen, setting: value})
             without = {**chosen, setting: absent[setting]}
-            contributions[name] = Contribution(
-                alone=alone.gain_over(bare),
-                last=with_it.gain_over(runner.run(without)),
-                same=with_it.gain_over(runner.run(without, search=False)),
-            )
+            contributions[name] = {
+                "alone": alone.gain_over(bare),
+                "last": with_it.gain_over(runner.run(without)),
+                "same": with_it.gain_over(runner.run(without, search=False)),
+            }
     return contributions, complete, bare
 
 
-_GAINS = ("alone", "last", "last, original distance")
-
-
-def _format_text(
-    entry: StudyEntry,
-    contributions: Mapping[str, Contribution],
-    complete: ArmResult,
-    bare: ArmResult,
-) -> str:
-    privacy = complete.runs[0].plan.privacy
+def _format_text(entry: StudyEntry, result: AblationResult) -> str:
+    contributions, complete, bare = result
     caption = (
         f"**{entry.setting}, {entry.track}.** With all components "
         f"{table.format_percent(complete.accuracy)} %, with none "
-        f"{table.format_percent(bare.accuracy)} %; ε at "
-        f"{format_terms(privacy.delta, privacy.adjacency)}. Points ± standard error, paired by "
-        "seed."
+        f"{table.format_percent(bare.accuracy)} %; ε at {describe_terms(complete.runs[0].plan)}. "
+        "Points ± standard error, paired by seed."
     )
     rows = [
-        [name, *map(_format_gain, vars(contribution).values())]
+        [name, *map(_format_gain, contribution.values())]
         for name, contribution in contributions.items()
     ]
-    return f"{caption}\n\n{table.format_markdown(['component', *_GAINS], rows)}"
+    return f"{caption}\n\n{table.format_markdown(['component', *_GAINS.values()], rows)}"
 
 
 def _format_gain(gain: AccuracyGain) -> str:
     return str(gain) if gain.verdict == "wins" else f"{gain}, {gain.verdict}"
-
-
-def _list_values(contribution: Contribution) -> dict[str, float]:
-    values = {}
-    for kind, gain in vars(contribution).items():
-        values[f"{kind}_points"] = gain.points
-        values[f"{kind}_standard_error"] = gain.standard_error
-    return values

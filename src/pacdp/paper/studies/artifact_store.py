@@ -11,7 +11,6 @@
 ====================  ======================================================================
 """
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -32,8 +31,9 @@ from pacdp.experiments.prepare import partition_dataset, read_records
 from pacdp.federation import Privacy
 from pacdp.methods import find_method
 from pacdp.offline import ProxyTask, fit_curve
-from pacdp.paper.studies.jobs import Job
+from pacdp.paper.studies.jobs import Job, hash_text
 from pacdp.paper.studies.reading import convert_to_per_release
+from pacdp.paper.studies.study import update_sections
 from pacdp.tuning import TunedConfiguration, tune
 from pacdp.tuning.evaluation import CandidateEvaluator
 
@@ -97,17 +97,14 @@ class ArtifactStore:
         One grid serves both readings of a budget, since training depends on it only through the
         noise of a release.
         """
-        privacy = experiment.privacy.model_copy(
-            update={"scope": "total", "accountant": None, "epsilon": 1.0}
-        )
-        plain = experiment.model_copy(
-            update={"hot_start": None, "privacy": privacy, "profiles": {}}
-        )
+        total = {"scope": "total", "accountant": None, "epsilon": 1.0}
+        plain = update_sections(experiment, {"privacy": total})
+        plain = plain.model_copy(update={"hot_start": None, "profiles": {}})
         proxy_task = self._proxy_tasks.get(
             plain.model_dump_json(),
             lambda: make_proxy_task(plain, read=self._read_data(plain.data, 0)),
         )
-        key = _hash(proxy_task.digest + plain.offline.model_dump_json())
+        key = hash_text(proxy_task.digest + plain.offline.model_dump_json())
         path = self.folder / "curves" / f"{plain.name}-{key}.json"
         self._write_once(path, lambda: fit_curve(proxy_task, plain.offline).save(path))
         curve = Curve.load(path)
@@ -131,11 +128,11 @@ class ArtifactStore:
         plain = experiment.model_copy(update={"profiles": {}})
         if not find_method(method).private:
             # Without privacy nothing depends on budgets, and weights by noise are sizes.
-            server = plain.server.model_copy(update={"weights": "size"})
-            plain = plain.model_copy(update={"privacy": Privacy(), "server": server})
+            plain = update_sections(plain, {"server": {"weights": "size"}})
+            plain = plain.model_copy(update={"privacy": Privacy()})
         content: list[Any] = [plain.model_dump(mode="json"), method, seeds, sweeps]
         content += [] if only is None else [dict(start or {}), list(only)]
-        key = _hash(json.dumps(content, sort_keys=True))
+        key = hash_text(json.dumps(content, sort_keys=True))
         path = self.folder / "plans" / f"{plain.name}-{method}-{key}.json"
 
         def write() -> None:
@@ -178,10 +175,6 @@ class ArtifactStore:
         with exclusive_lock(self.folder / ".locks" / path.name):
             if not path.is_file():
                 write()
-
-
-def _hash(content: str) -> str:
-    return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 
 def _refuse_other_folder(folder: Path, marker: Path, profile: str) -> None:

@@ -1,5 +1,6 @@
 """Studies that compare methods: all runs, tables, the figure and the report."""
 
+from collections.abc import Sequence
 from functools import partial
 
 from pacdp.curve import Curve
@@ -26,25 +27,27 @@ def split_comparison(study: Study) -> list[WorkItem]:
     ]
 
 
-def build_comparison(study: Study, store: ArtifactStore, counter: StepCounter) -> Section:
-    """Run what is missing, and describe the results."""
-    runs, curve = {}, None
-    for spec in list_runs(study):
-        job, runs[spec] = _run(study, spec, store, counter)
+def build_comparison(
+    study: Study, profile: str, results: Sequence[tuple[StudyRun, Job, RunResult]]
+) -> Section:
+    """Describe the results of all runs."""
+    curve = None
+    for spec, job, _ in results:
         if spec.reading == "certified" and isinstance(job.method, PacDp) and study.fit:
             curve = job.method.curve
-    data = describe_data(study.experiment, profile=store.profile)
-    result = collect_results(study, runs, profile=store.profile, data=data)
+    runs = {spec: run for spec, _, run in results}
+    data = describe_data(study.experiment, profile=profile)
+    result = collect_results(study, runs, profile=profile, data=data)
     csv, figure = table.format_runs_csv(result), draw_comparison(result)
     return Section(study, _format_text(result), csv, figure, _render_report(result, curve))
 
 
 def _run(
     study: Study, spec: StudyRun, store: ArtifactStore, counter: StepCounter
-) -> tuple[Job, RunResult]:
+) -> tuple[StudyRun, Job, RunResult]:
     with counter.step(f"{study.name}: {label_arm(spec.arm)}"):
         job = build_job(study, spec, profile=store.profile, fit=store.curve)
-        return job, store.result(job)
+        return spec, job, store.result(job)
 
 
 def _format_text(result: StudyResult) -> str:

@@ -1,5 +1,6 @@
 """The study of curves: F of each experiment beside the paper's, if it gives one."""
 
+from collections.abc import Sequence
 from functools import partial
 
 from pacdp.curve import Curve
@@ -21,14 +22,14 @@ def split_curves(study: Study) -> list[WorkItem]:
     return [WorkItem(f"curve of {name}", 1, partial(_fit, name)) for name in study.experiments]
 
 
-def build_curves(study: Study, store: ArtifactStore, counter: StepCounter) -> Section:
-    """Fit the missing curves, and describe all."""
-    fitted = {name: _fit(name, store, counter) for name in study.experiments}
-    data = {name: describe_experiment(name, profile=store.profile) for name in fitted}
+def build_curves(study: Study, profile: str, results: Sequence[Curve]) -> Section:
+    """Describe all curves."""
+    fitted = dict(zip(study.experiments, results, strict=True))
+    data = {name: describe_experiment(name, profile=profile) for name in fitted}
     lines = [{"experiment": data[name], **_line(name, curve)} for name, curve in fitted.items()]
-    plan = next(iter(fitted.values())).evidence.plan
+    plan = results[0].evidence.plan
     caption = _CAPTION.format(terms=format_terms(plan["delta"], plan["adjacency"]))
-    shown = table.format_markdown(list(lines[0]), [list(line.values()) for line in lines], words=2)
+    shown = table.format_records([line.items() for line in lines], words=2)
     figure = draw_curves(fitted, data=data)
     return Section(study, f"{caption}\n\n{shown}", table.format_csv(lines), figure)
 

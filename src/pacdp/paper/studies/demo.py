@@ -13,6 +13,7 @@ from pacdp.experiments import Experiment, PreparedRun, prepare_run, read_experim
 from pacdp.experiments.offline import make_proxy_task
 from pacdp.federation import Broadcast, Client, Plan, Result
 from pacdp.offline import fit_curve
+from pacdp.paper.figures.studies import draw_band
 from pacdp.privacy import Guarantee, SQLiteLedger
 from pacdp.progress import Progress, ignore_progress
 from pacdp.reporting import Comparison, render_page
@@ -105,26 +106,18 @@ def draw_figure(comparison: Comparison) -> Figure:
 def _draw_accuracy(axes: Axes, comparison: Comparison) -> None:
     for method in DRAWN:
         stats, style = comparison.metric_by_round(method), comparison.styles[method]
-        rounds = list(stats)
         mean = 100 * np.array([point.mean for point in stats.values()])
         deviation = 100 * np.array([point.deviation for point in stats.values()])
-        axes.plot(
-            *(rounds, mean),
-            color=style.colour,
-            linestyle=style.dash,
-            marker=style.marker,
-            markersize=4,
-            label=METHODS[method],
-        )
-        axes.fill_between(
-            rounds, mean - deviation, mean + deviation, alpha=0.12, color=style.colour, lw=0
-        )
+        options = {"label": METHODS[method], "markersize": 4}
+        draw_band(axes, style, list(stats), mean, deviation, alpha=0.12, **options)
     assert comparison.baseline is not None
     axes.axhline(100 * comparison.baseline, color="black", linestyle=":", label="majority class")
-    axes.set_xlabel("round")
-    axes.set_ylabel("test accuracy in % (mean ± s.d.)")
     budgets = ", ".join(f"{epsilon:g}" for epsilon in EPSILONS)
-    axes.set_title(f"Four hospitals, budgets {budgets}; {SEEDS} seeds")
+    axes.set(
+        xlabel="round",
+        ylabel="test accuracy in % (mean ± s.d.)",
+        title=f"Four hospitals, budgets {budgets}; {SEEDS} seeds",
+    )
     axes.grid(alpha=0.3)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), fontsize="small", ncols=1)
 
@@ -138,10 +131,8 @@ def _draw_budgets(axes: Axes, plan: Plan) -> None:
         names = " and ".join(plan.clients[n].name for n in group)
         (line,) = axes.plot(rounds, spent, marker="o", markersize=3, label=f"{names}: spent")
         axes.axhline(epsilon, color=line.get_color(), linestyle="--", label=f"budget {epsilon:g}")
-    axes.set_yscale("log")
-    axes.set_xlabel("round")
+    axes.set(yscale="log", xlabel="round", title="No hospital exceeds its own budget")
     axes.set_ylabel(f"certified ε so far ({describe_terms(plan)})")
-    axes.set_title("No hospital exceeds its own budget")
     axes.grid(alpha=0.3)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), fontsize="small", ncols=2)
 

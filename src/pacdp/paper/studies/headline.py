@@ -9,20 +9,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from pacdp.experiments import Experiment, RunResult
-from pacdp.experiments.experiment import merge_settings
-from pacdp.experiments.results import collect_epsilons
-from pacdp.formatting import MISSING, format_min_median_max, format_terms
+from pacdp.experiments import RunResult
+from pacdp.formatting import MISSING, format_min_median_max
 from pacdp.paper.figures.headline import draw_headline
 from pacdp.paper.studies import table
 from pacdp.paper.studies.artifact_store import ArtifactStore
-from pacdp.paper.studies.jobs import Job
 from pacdp.paper.studies.section import Section, StepCounter, WorkItem
-from pacdp.paper.studies.study import Study, StudyEntry, load_study_experiment
+from pacdp.paper.studies.study import Study, StudyEntry
 from pacdp.paper.studies.summary import ArmResult
+from pacdp.paper.studies.tuned_runs import run_tuned, tune_entry
 from pacdp.privacy import Adjacency, Release, account
+from pacdp.reporting.comparison import describe_terms, format_epsilons
 from pacdp.stats import SampleStats
-from pacdp.tuning import TunedConfiguration, apply_configuration
+from pacdp.tuning import TunedConfiguration
 from pacdp.tuning.search_space import format_point
 
 # First seeds of the runs and of the fresh runs, far from those of the search.
@@ -53,19 +52,20 @@ def split_headline(study: Study) -> list[WorkItem]:
     ]
 
 
-def build_headline(study: Study, store: ArtifactStore, counter: StepCounter) -> Section:
-    """Tune each configuration on public data, run it, and describe the results."""
-    results = [_run_entry(entry, store, counter) for entry in study.entries]
-    rows = [row for result in results for row in _list_csv_rows(study, result, store.profile)]
+def build_headline(study: Study, profile: str, results: Sequence[HeadlineResult]) -> Section:
+    """Describe the results of all lines."""
+    rows = [row for result in results for row in _list_csv_rows(study, result, profile)]
     bars = [
         {
             "label": result.entry.setting,
             "track": result.entry.track,
             "reached": result.main.accuracies,
-            "paper": result.entry.paper,
-            "ceiling": result.arms["fedavg"].accuracy.mean,
-            "before": result.main.before,
-            "chance": result.main.runs[0].chance,
+            "references": {
+                "the paper": result.entry.paper,
+                "ceiling without privacy": result.arms["fedavg"].accuracy.mean,
+                "before private data": result.main.before,
+                "chance": result.main.runs[0].chance,
+            },
         }
         for result in results
     ]
@@ -73,58 +73,23 @@ def build_headline(study: Study, store: ArtifactStore, counter: StepCounter) -> 
 
 
 def _run_entry(entry: StudyEntry, store: ArtifactStore, counter: StepCounter) -> HeadlineResult:
+    """Tune each method on public data, and run its configuration."""
     configurations, arms = {}, {}
     name = f"{entry.setting}, {entry.track}"
-    base = load_study_experiment(entry.experiment, entry.changes, profile=store.profile)
     for arm in ARMS:
         with counter.step(f"{name}: {arm}"):
             # Without noise seeds hardly differ.
             seeds = entry.search if arm != "fedavg" else 1
-            tuned = store.configuration(base, arm, seeds=seeds, sweeps=entry.sweeps)
-            configurations[arm] = tuned
-            arms[arm] = _run_arm(entry, tuned, store, first=FIRST_SEED)
-    tuned = configurations["pac-dp"]
+            configurations[arm] = tune_entry(entry, store, arm, seeds=seeds)
+            arms[arm] = run_tuned(entry, configurations[arm], store, first=FIRST_SEED)
+    run_ours = partial(run_tuned, entry, configurations["pac-dp"], store)
     with counter.step(f"{name}: fresh"):
-        arms["fresh"] = _run_arm(entry, tuned, store, first=_FRESH_SEED)
+        arms["fresh"] = run_ours(first=_FRESH_SEED)
     with counter.step(f"{name}: skewed"):
         if entry.skew is not None:
-            arms["skewed"] = _run_arm(entry, tuned, store, first=FIRST_SEED, skew=entry.skew)
+            skewed = {"partition": "dirichlet", "settings": {"alpha": entry.skew}}
+            arms["skewed"] = run_ours(first=FIRST_SEED, updates={"data": skewed})
     return HeadlineResult(entry=entry, configurations=configurations, arms=arms)
-
-
-def _run_arm(
-    entry: StudyEntry,
-    tuned: TunedConfiguration,
-    store: ArtifactStore,
-    *,
-    first: int,
-    skew: float | None = None,
-) -> ArmResult:
-    runs = [
-        store.result(Job(experiment, experiment.build_method(tuned.method), seed))
-        for experiment, seed in expand_runs(entry, tuned, store.profile, first=first, skew=skew)
-    ]
-    return ArmResult(tuned.method, "certified", runs)
-
-
-def expand_runs(
-    entry: StudyEntry, tuned: TunedConfiguration, profile: str, *, first: int, skew: float | None
-) -> Iterator[tuple[Experiment, int]]:
-    """Yield the experiment and the seed of every run, grouped by features."""
-    for pretraining in range(entry.pretrainings):
-        for seed in range(first, first + entry.seeds):
-            changes = entry.changes
-            if entry.split:
-                changes = merge_settings(changes, {"data": {"options": {"split": seed}}})
-            if "representation" in changes and entry.pretrainings > 1:
-                changes = merge_settings(changes, {"representation": {"seed": pretraining}})
-            base = load_study_experiment(entry.experiment, changes, profile=profile)
-            experiment = apply_configuration(base, tuned)
-            if skew is not None:
-                partition = {"partition": "dirichlet", "settings": {"alpha": skew}}
-                data = experiment.data.model_copy(update=partition)
-                experiment = experiment.model_copy(update={"data": data})
-            yield experiment, seed
 
 
 _CAPTION = """ε at {terms}, certified for every client by its ledger, and the ε that the same \
@@ -137,8 +102,7 @@ seeds as PAC-DP. Mean ± standard deviation over runs."""
 
 
 def _format_text(results: Sequence[HeadlineResult]) -> str:
-    privacy = results[0].main.runs[0].plan.privacy
-    parts = [_CAPTION.format(terms=format_terms(privacy.delta, privacy.adjacency))]
+    parts = [_CAPTION.format(terms=describe_terms(results[0].main.runs[0].plan))]
     for track in ("public", "private-only"):
         members = [result for result in results if result.entry.track == track]
         if members:
@@ -148,33 +112,29 @@ def _format_text(results: Sequence[HeadlineResult]) -> str:
 
 
 def _format_table(results: Sequence[HeadlineResult]) -> str:
-    headings = ["setting", "PAC-DP tuned, %", "the paper, %", "target, %", "fresh seeds, %"]
-    headings += ["Dirichlet, %", "fixed C, same search, %", "before private data, %"]
-    headings += ["ceiling without privacy, %", "runs", "certified ε", "ε under replace-one"]
-    rows = []
+    records = []
     for result in results:
         entry, main, arms = result.entry, result.main, result.arms
         percent = {name: table.format_percent(arm.accuracy) for name, arm in arms.items()}
         verdict = "reached" if main.accuracy.mean >= entry.reach else "missed"
-        rows.append(
-            [
-                entry.setting,
-                f"**{percent['pac-dp']}**",
-                f"{100 * entry.paper:.1f}",
-                f"{100 * entry.reach:.1f}, {verdict}",
-                percent["fresh"],
-                percent.get("skewed", MISSING),
-                percent["fixed"],
-                MISSING if main.before is None else f"{100 * main.before:.1f}",
-                percent["fedavg"],
-                str(len(main.runs)),
-                format_min_median_max(main.epsilons("epsilon_spent")),
-                format_min_median_max(
-                    sorted({e for run in main.runs for e in replace_one_epsilons(run)})
-                ),
-            ]
-        )
-    return table.format_markdown(headings, rows)
+        before = MISSING if main.before is None else f"{100 * main.before:.1f}"
+        replaced = sorted({epsilon for run in main.runs for epsilon in replace_one_epsilons(run)})
+        record = {
+            "setting": entry.setting,
+            "PAC-DP tuned, %": f"**{percent['pac-dp']}**",
+            "the paper, %": f"{100 * entry.paper:.1f}",
+            "target, %": f"{100 * entry.reach:.1f}, {verdict}",
+            "fresh seeds, %": percent["fresh"],
+            "Dirichlet, %": percent.get("skewed", MISSING),
+            "fixed C, same search, %": percent["fixed"],
+            "before private data, %": before,
+            "ceiling without privacy, %": percent["fedavg"],
+            "runs": str(len(main.runs)),
+            "certified ε": format_epsilons(main.runs, "epsilon_spent"),
+            "ε under replace-one": format_min_median_max(replaced),
+        }
+        records.append(record.items())
+    return table.format_records(records)
 
 
 def replace_one_epsilons(run: RunResult) -> list[float]:
@@ -193,24 +153,24 @@ def replace_one_epsilons(run: RunResult) -> list[float]:
 
 
 def _format_searches(results: Sequence[HeadlineResult]) -> str:
-    headings = ["setting", "track", "method", "configuration", "proxy", "expected on the proxy, %"]
-    headings += ["reached, %", "trainings"]
-    rows = []
+    records = []
     for result in results:
         for arm in ("pac-dp", "fixed"):
             tuned = result.configurations[arm]
             expected = tuned.expected
             stats = SampleStats(expected.mean, expected.deviation, len(expected.seeds))
-            rows.append(
-                [
-                    *(result.entry.setting, result.entry.track, arm, format_point(tuned.chosen)),
-                    tuned.proxy["name"],
-                    table.format_percent(stats),
-                    table.format_percent(result.arms[arm].accuracy),
-                    str(tuned.trainings),
-                ]
-            )
-    return table.format_markdown(headings, rows, words=5)
+            record = {
+                "setting": result.entry.setting,
+                "track": result.entry.track,
+                "method": arm,
+                "configuration": format_point(tuned.chosen),
+                "proxy": tuned.proxy["name"],
+                "expected on the proxy, %": table.format_percent(stats),
+                "reached, %": table.format_percent(result.arms[arm].accuracy),
+                "trainings": str(tuned.trainings),
+            }
+            records.append(record.items())
+    return table.format_records(records, words=5)
 
 
 def _list_csv_rows(
@@ -218,7 +178,6 @@ def _list_csv_rows(
 ) -> Iterator[dict[str, object]]:
     for name, arm in result.arms.items():
         for run in arm.runs:
-            spent = collect_epsilons([run], "epsilon_spent")
             features = run.plan.representation
             yield {
                 "study": study.name,
@@ -232,8 +191,7 @@ def _list_csv_rows(
                 "accuracy": run.accuracy,
                 "before_private_data": (run.before_private_data or {}).get("accuracy"),
                 "chance": run.chance,
-                "epsilon_certified_min": min(spent, default=None),
-                "epsilon_certified_max": max(spent, default=None),
+                **table.epsilon_range(run, "epsilon_spent", name="epsilon_certified"),
                 "delta": run.plan.privacy.delta,
                 "adjacency": run.plan.privacy.adjacency,
                 "rounds": run.rounds,

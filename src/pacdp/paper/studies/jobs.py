@@ -13,7 +13,7 @@ from pacdp.experiments import Experiment
 from pacdp.experiments.experiment import merge_settings
 from pacdp.federation.budgets import Levels
 from pacdp.methods import Method, find_method
-from pacdp.paper.studies.study import Reading, Study, load_study_experiment
+from pacdp.paper.studies.study import Reading, Study, load_study_experiment, update_sections
 
 # Variants as their authors published them, where these differ from a budget per release.
 PUBLISHED = {"nbafl": "nbafl-original"}
@@ -53,8 +53,17 @@ class Job:
             "method": [self.method.name, self.method.model_dump(mode="json")],
             "seed": self.seed,
         }
-        digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-        return f"{self.experiment.name}-{self.method.name}-{self.seed}-{digest[:12]}"
+        digest = hash_text(json.dumps(content, sort_keys=True))
+        return f"{self.experiment.name}-{self.method.name}-{self.seed}-{digest}"
+
+
+def hash_text(text: str) -> str:
+    """Return a short digest for the name of a file.
+
+    >>> hash_text("settings")
+    'cde0fb0dec14'
+    """
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def list_runs(study: Study) -> list[StudyRun]:
@@ -65,20 +74,14 @@ def list_runs(study: Study) -> list[StudyRun]:
     >>> runs[0]
     StudyRun(arm='pac-dp', reading='as-published', epsilon=None, seed=0)
     """
-    seeds = range(study.seeds)
-    runs = [
-        StudyRun(arm, reading, None, seed)
-        for arm in study.arms
-        for reading in study.arm(arm).readings
-        for seed in seeds
+    arms = {arm: study.arm(arm).readings for arm in study.arms}
+    cells: list[tuple[str, Reading, float | None]] = [
+        (arm, reading, None) for arm, readings in arms.items() for reading in readings
     ]
-    return runs + [
-        StudyRun(arm, "certified", epsilon, seed)
-        for arm in study.arms
-        if "certified" in study.arm(arm).readings
-        for epsilon in study.epsilons
-        for seed in seeds
-    ]
+    for arm, readings in arms.items():
+        if "certified" in readings:
+            cells += [(arm, "certified", epsilon) for epsilon in study.epsilons]
+    return [StudyRun(*cell, seed) for cell in cells for seed in range(study.seeds)]
 
 
 def build_job(study: Study, run: StudyRun, *, profile: str, fit: Fit) -> Job:
@@ -92,20 +95,15 @@ def build_job(study: Study, run: StudyRun, *, profile: str, fit: Fit) -> Job:
     if run.epsilon is not None:
         changes = merge_settings(changes, {"privacy": {"epsilon": run.epsilon}})
     experiment = load_study_experiment(study.experiment, changes, profile=profile)
-    if (
-        experiment.privacy.scope == "per-release"
-        and max(budget_shares(experiment.privacy.epsilon)) < 1
-    ):
+    budgets = budget_shares(experiment.privacy.epsilon)
+    if experiment.privacy.scope == "per-release" and max(budgets) < 1:
         # The published formula where it is proved, and otherwise the exact noise of a release.
-        classic = experiment.privacy.model_copy(update={"accountant": "basic"})
-        experiment = experiment.model_copy(update={"privacy": classic})
+        experiment = update_sections(experiment, {"privacy": {"accountant": "basic"}})
     settings = dict(arm.settings)
     if "curve" in find_method(name).required_settings and study.fit:
         settings["curve"] = fit(experiment)
     if settings.get("clipping_bound") == "proxy":
-        settings["clipping_bound"] = select_fixed_bound(
-            fit(experiment), budget_shares(experiment.privacy.epsilon)
-        )
+        settings["clipping_bound"] = select_fixed_bound(fit(experiment), budgets)
     return Job(experiment, experiment.build_method(name, settings), run.seed)
 
 

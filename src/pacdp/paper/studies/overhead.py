@@ -1,9 +1,9 @@
 """The study of overhead: time and bytes that PAC-DP needs, compared with a fixed C."""
 
-import hashlib
 import json
 import statistics
 import time
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,50 +14,51 @@ from pacdp.experiments.prepare import read_data
 from pacdp.offline import fit_curve
 from pacdp.paper.studies import table
 from pacdp.paper.studies.artifact_store import ArtifactStore
+from pacdp.paper.studies.jobs import hash_text
 from pacdp.paper.studies.section import Section, StepCounter, WorkItem, describe_experiment
 from pacdp.paper.studies.study import Study, load_study_experiment
 from pacdp.storage import write_atomically
 
 
 def split_overhead(study: Study) -> list[WorkItem]:
-    """List a single item, since nothing else may run while times are measured."""
-    steps = len(study.experiments) * _count_trainings(study)
-    return [WorkItem(study.name, steps, partial(build_overhead, study))]
-
-
-def _count_trainings(study: Study) -> int:
-    """Count the trainings and fits of an experiment."""
-    return 2 * study.seeds + 3
-
-
-def build_overhead(study: Study, store: ArtifactStore, counter: StepCounter) -> Section:
-    """Measure what is missing, and describe all measurements."""
-    measured = []
-    for name in study.experiments:
-        experiment = load_study_experiment(name, study.changes, profile=store.profile)
-        content = f"{experiment.model_dump_json()} {study.seeds}"
-        key = hashlib.sha256(content.encode()).hexdigest()[:12]
-        path = store.folder / "runs" / f"overhead-{name}-{key}.json"
-        with counter.step(f"{study.name}: {name}", _count_trainings(study)):
-            if not path.is_file():
-                times = measure_overhead(experiment, turns=study.seeds)
-                write_atomically(path, json.dumps(times, indent=2) + "\n")
-        described = describe_experiment(name, profile=store.profile)
-        measured.append({"experiment": described, **json.loads(path.read_text())})
-    rows = [
-        [
-            row["experiment"],
-            f"{row['offline_seconds']:.1f} for {row['trainings']} trainings",
-            f"{row['pac_dp_seconds_a_round']:.3g}",
-            f"{row['fixed_seconds_a_round']:.3g}",
-            f"{row['ratio']:.2f} ({row['ratio_least']:.2f} to {row['ratio_most']:.2f})",
-            f"{row['bytes_per_round']:,}",
-        ]
-        for row in measured
+    """List one item per experiment; nothing else may run while times are measured."""
+    # Of two methods, one turn more than is counted, and a fit.
+    steps = 2 * study.seeds + 3
+    return [
+        WorkItem(f"{study.name}: {name}", steps, partial(_measure, study, name, steps))
+        for name in study.experiments
     ]
-    headings = ["experiment", "offline phase, s", "PAC-DP, s per round", "fixed C, s per round"]
-    headings += ["ratio (range over turns)", "bytes per round, the same for both"]
-    return Section(study, table.format_markdown(headings, rows), table.format_csv(measured))
+
+
+def _measure(
+    study: Study, name: str, steps: int, store: ArtifactStore, counter: StepCounter
+) -> dict[str, Any]:
+    experiment = load_study_experiment(name, study.changes, profile=store.profile)
+    key = hash_text(f"{experiment.model_dump_json()} {study.seeds}")
+    path = store.folder / "runs" / f"overhead-{name}-{key}.json"
+    with counter.step(f"{study.name}: {name}", steps):
+        if not path.is_file():
+            times = measure_overhead(experiment, turns=study.seeds)
+            write_atomically(path, json.dumps(times, indent=2) + "\n")
+    described = describe_experiment(name, profile=store.profile)
+    return {"experiment": described, **json.loads(path.read_text())}
+
+
+def build_overhead(study: Study, profile: str, results: Sequence[Mapping[str, Any]]) -> Section:
+    """Describe all measurements."""
+    records = [
+        {
+            "experiment": row["experiment"],
+            "offline phase, s": f"{row['offline_seconds']:.1f} for {row['trainings']} trainings",
+            "PAC-DP, s per round": f"{row['pac_dp_seconds_a_round']:.3g}",
+            "fixed C, s per round": f"{row['fixed_seconds_a_round']:.3g}",
+            "ratio (range over turns)": f"{row['ratio']:.2f} "
+            f"({row['ratio_least']:.2f} to {row['ratio_most']:.2f})",
+            "bytes per round, the same for both": f"{row['bytes_per_round']:,}",
+        }.items()
+        for row in results
+    ]
+    return Section(study, table.format_records(records), table.format_csv(results))
 
 
 def measure_overhead(experiment: Experiment, *, turns: int) -> dict[str, Any]:

@@ -29,14 +29,10 @@ def convert_to_per_release(curve: Curve, *, releases: int, classic: bool = False
     ).curve
     accountant = "basic" if classic else plan["accountant"]
     # Selections and regret belong to the budgets of the original curve.
+    kept = ("bounds", "seeds", "scores", "metric", "proxy", "version")
     moved_evidence = CurveEvidence(
         budgets=tuple(single.tolist()),
-        bounds=evidence.bounds,
-        seeds=evidence.seeds,
-        scores=evidence.scores,
-        metric=evidence.metric,
         plan={**plan, "scope": "per-release", "accountant": accountant},
-        proxy=evidence.proxy,
-        version=evidence.version,
+        **{name: getattr(evidence, name) for name in kept},
     )
     return moved.model_copy(update={"evidence": moved_evidence})

@@ -1,6 +1,7 @@
 """Reproduce studies: run what is missing, then write tables, figures and reports."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from matplotlib import rc_context
 
@@ -17,7 +18,10 @@ from pacdp.paper.studies.weights import build_weights, split_weights
 from pacdp.progress import Progress, ignore_progress
 from pacdp.storage import write_atomically
 
-_KINDS = {
+# By kind: lists the work items of a study, and builds its section from their results.
+_KINDS: dict[
+    str, tuple[Callable[[Study], list[WorkItem]], Callable[[Study, str, Any], Section]]
+] = {
     "comparison": (split_comparison, build_comparison),
     "curves": (split_curves, build_curves),
     "overhead": (split_overhead, build_overhead),
@@ -62,7 +66,8 @@ def reproduce(
 def _write(study: Study, store: ArtifactStore, counter: StepCounter) -> None:
     """Write the table, the figure, the report and the text of a study."""
     _, build = _KINDS[study.kind]
-    section = build(study, store, counter)
+    results = [item.run(store, counter) for item in list_work(study)]
+    section = build(study, store.profile, results)
     folder = store.folder / "results"
     write_atomically(folder / f"{study.name}.csv", section.csv)
     if section.figure is not None:

@@ -1,8 +1,9 @@
-"""The section of a study in the results, and the work items that it is made from."""
+"""The section of a study in the results, and the work items that it is built from."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -36,12 +37,16 @@ class StepCounter:
 
 @dataclass(frozen=True)
 class WorkItem:
-    """A part of a study that can be computed on its own; its results stay in the store."""
+    """A part of a study that can be computed on its own.
+
+    Its runs stay in the store, so that running it again only reads them.
+    """
 
     note: str
     steps: int
     """Number of steps that it counts."""
-    run: Callable[[ArtifactStore, StepCounter], object]
+    run: Callable[[ArtifactStore, StepCounter], Any]
+    """Returns what the study's section is built from."""
 
 
 @dataclass(frozen=True, eq=False)

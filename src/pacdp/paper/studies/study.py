@@ -37,80 +37,89 @@ ORDER = (
 class Arm(Settings):
     """A method with its settings and with changes of the experiment."""
 
-    method: str = Field(description="Name of the method.")
-    settings: dict[str, Any] = Field({}, description="Its settings; clipping_bound may be 'proxy'.")
-    changes: dict[str, Any] = Field({}, description="Changes of the experiment, such as hot_start.")
-    readings: tuple[Reading, ...] = Field(READINGS, description="Readings under which it is run.")
+    method: str
+    # The clipping_bound may be 'proxy': the best one on the proxy.
+    settings: Mapping[str, Any] = {}
+    changes: Mapping[str, Any] = {}
+    readings: tuple[Reading, ...] = READINGS
 
 
 class PaperResults(Settings):
     """The accuracies that the paper reports, by arm."""
 
-    where: str = Field("", description="Figure or table of the paper.")
-    final: dict[str, Real] = Field({}, description="Final accuracy.")
-    rounds: dict[str, dict[int, Real]] = Field({}, description="Accuracy by round.")
-    target: dict[str, Count] = Field({}, description="Rounds until the target.")
-    said: str = Field("", description="The claim in words.")
+    # Figure or table of the paper.
+    where: str = ""
+    # Final accuracy, accuracy by round, and rounds until the target.
+    final: Mapping[str, Real] = {}
+    rounds: Mapping[str, Mapping[int, Real]] = {}
+    target: Mapping[str, Count] = {}
+    # The claim in words.
+    said: str = ""
 
 
 class StudyEntry(Settings):
     """One setting of the paper on one of the two tracks: a line of the headline."""
 
-    setting: str = Field(description="Name.")
-    track: Track = Field("private-only", description="public or private-only.")
-    experiment: str = Field(description="Name of the experiment.")
-    changes: dict[str, Any] = Field({}, description="Of the experiment.")
-    paper: Real = Field(0.0, description="Accuracy that the paper reports.")
-    reach: Real = Field(0.0, description="Target accuracy.")
-    dealt: dict[str, Any] = Field(
-        {}, description="Changes of the data in the runs, which the search does not know."
-    )
-    seeds: Count = Field(5, description="Number of runs, each with its own noise and partition.")
-    pretrainings: Count = Field(
-        1, description="Number of pretrained features, each with its own seed."
-    )
-    split: bool = Field(False, description="Whether each seed has its own test split.")
-    skew: Real | None = Field(
-        None, gt=0, description="Also run with labels distributed by Dirichlet(skew)."
-    )
-    search: Count = Field(5, description="Number of seeds of the search on public data.")
-    sweeps: Count = Field(2, description="Maximum number of sweeps of the search.")
+    setting: str
+    track: Track = "private-only"
+    experiment: str
+    changes: Mapping[str, Any] = {}
+    # Accuracy that the paper reports, and target accuracy.
+    paper: Real = 0.0
+    reach: Real = 0.0
+    # Changes of the data in the runs, which the search does not know.
+    dealt: Mapping[str, Any] = {}
+    # Number of runs, each with its own noise and partition.
+    seeds: Count = 5
+    # Number of pretrained features, each with its own seed.
+    pretrainings: Count = 1
+    # Whether each seed has its own test split.
+    split: bool = False
+    # Also run with labels distributed by Dirichlet(skew).
+    skew: Real | None = Field(None, gt=0)
+    # Number of seeds and maximum number of sweeps of the search on public data.
+    search: Count = 5
+    sweeps: Count = 2
 
 
 class Study(Settings):
     """All settings of a study."""
 
-    name: str = Field(description="Name.")
-    title: str = Field(description="One line that describes it.")
-    kind: Literal["comparison", "curves", "overhead", "headline", "weights", "ablation"] = Field(
-        "comparison", description="Kind of study."
+    name: str
+    # One line that describes it.
+    title: str
+    kind: Literal["comparison", "curves", "overhead", "headline", "weights", "ablation"] = (
+        "comparison"
     )
-    experiment: str = Field("", description="Experiment that is trained.")
-    experiments: tuple[str, ...] = Field((), description="Experiments, for curves and overhead.")
-    entries: tuple[StudyEntry, ...] = Field(
-        (), description="Settings, for headline, weights and ablation."
-    )
-    rules: tuple[str, ...] = Field(
-        (), description="Rules for weights that are compared, the reference first."
-    )
-    changes: dict[str, Any] = Field({}, description="Changes of the experiment.")
-    arms: tuple[str, ...] = Field(
-        (), description="Methods, as fixed:clipping_bound=5, or variants."
-    )
-    variants: dict[str, Arm] = Field(
-        {}, description="Arms with changes of the experiment, by label."
-    )
-    epsilons: tuple[Real, ...] = Field((), description="Budgets of a certified sweep.")
-    rounds: tuple[Count, ...] = Field((), description="Rounds shown in the table.")
-    target: Real | None = Field(None, gt=0, lt=1, description="Accuracy for counting rounds.")
-    targets: tuple[Real, ...] = Field(
-        (), description="Further targets that a small profile can reach."
-    )
-    seeds: Count = Field(3, description="Number of runs of each arm.")
-    fit: bool = Field(True, description="Whether F is fitted instead of given.")
-    note: str = Field("", description="Note for the reader.")
-    paper: PaperResults = Field(PaperResults(), description="The paper's numbers.")
-    profiles: dict[str, dict[str, Any]] = Field({}, description="Changes for smoke, desk, full.")
+    # Experiment that a comparison trains, experiments of curves and overhead, and settings of the
+    # other kinds.
+    experiment: str = ""
+    experiments: tuple[str, ...] = ()
+    entries: tuple[StudyEntry, ...] = ()
+    # Rules for weights that are compared, the reference first.
+    rules: tuple[str, ...] = ()
+    # Changes of the experiment.
+    changes: Mapping[str, Any] = {}
+    # Methods, as fixed:clipping_bound=5, or labels of variants.
+    arms: tuple[str, ...] = ()
+    # Arms with changes of the experiment, by label.
+    variants: Mapping[str, Arm] = {}
+    # Budgets of a certified sweep.
+    epsilons: tuple[Real, ...] = ()
+    # Rounds shown in the table.
+    rounds: tuple[Count, ...] = ()
+    # Accuracy for counting rounds, and further ones that a small profile can reach.
+    target: Real | None = Field(None, gt=0, lt=1)
+    targets: tuple[Real, ...] = ()
+    # Number of runs of each arm.
+    seeds: Count = 3
+    # Whether F is fitted instead of given.
+    fit: bool = True
+    # Note for the reader.
+    note: str = ""
+    paper: PaperResults = PaperResults()
+    # Changes for smoke, desk and full.
+    profiles: Mapping[str, Mapping[str, Any]] = {}
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -203,3 +212,12 @@ def load_study_experiment(name: str, changes: Mapping[str, Any], *, profile: str
         return Experiment.model_validate(merge_settings(content, changes))
     except ValidationError as error:
         raise InputError(f"{name}: {explain_validation_error(error, Experiment)}") from None
+
+
+def update_sections(experiment: Experiment, updates: Mapping[str, Mapping[str, Any]]) -> Experiment:
+    """Replace single values in the sections of an experiment, such as privacy or data."""
+    sections = {
+        name: getattr(experiment, name).model_copy(update=values)
+        for name, values in updates.items()
+    }
+    return experiment.model_copy(update=sections)

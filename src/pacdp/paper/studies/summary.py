@@ -53,10 +53,6 @@ class ArmResult:
             for run in self.runs
         ]
 
-    def epsilons(self, field: str) -> list[float]:
-        """Collect one kind of ε over all clients and runs."""
-        return collect_epsilons(self.runs, field)
-
     @property
     def clients(self) -> list[float]:
         """Final accuracy of every client in every run."""
@@ -72,7 +68,8 @@ class ArmResult:
 
     def gain_over(self, other: "ArmResult") -> "AccuracyGain":
         """Compare with another arm, seed by seed."""
-        return AccuracyGain.of(other.arm, self.accuracies, other.accuracies)
+        points = paired_difference(self.accuracies, other.accuracies, scale=100)
+        return AccuracyGain(other.arm, points.mean, points.standard_error, points.count)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,26 +101,16 @@ class StudyResult:
 
 def collect_results(study: Study, runs: Runs, *, profile: str, data: str) -> StudyResult:
     """Group the runs of a study by arm, reading and budget."""
-
-    def row(arm: str, reading: Reading, epsilon: float | None) -> ArmResult:
-        key = (arm, reading, epsilon)
-        members = [
-            run for spec, run in runs.items() if (spec.arm, spec.reading, spec.epsilon) == key
-        ]
-        return ArmResult(arm, reading, members, epsilon)
-
-    return StudyResult(
-        study,
-        profile,
-        [row(arm, reading, None) for arm in study.arms for reading in study.arm(arm).readings],
-        [
-            row(arm, "certified", epsilon)
-            for arm in study.arms
-            for epsilon in study.epsilons
-            if "certified" in study.arm(arm).readings
-        ],
-        data,
-    )
+    groups: dict[tuple[str, Reading, float | None], list[RunResult]] = {}
+    for spec, run in runs.items():
+        groups.setdefault((spec.arm, spec.reading, spec.epsilon), []).append(run)
+    results = [
+        ArmResult(arm, reading, members, epsilon)
+        for (arm, reading, epsilon), members in groups.items()
+    ]
+    rows = [result for result in results if result.epsilon is None]
+    sweep = [result for result in results if result.epsilon is not None]
+    return StudyResult(study, profile, rows, sweep, data)
 
 
 @dataclass(frozen=True)
@@ -134,16 +121,6 @@ class AccuracyGain:
     points: float
     standard_error: float
     seeds: int
-
-    @classmethod
-    def of(cls, other: str, ours: Sequence[float], theirs: Sequence[float]) -> "AccuracyGain":
-        """Compare accuracies on the same seeds.
-
-        >>> AccuracyGain.of("fixed", [0.5, 0.75], [0.5, 0.5]).points
-        12.5
-        """
-        difference = paired_difference(ours, theirs, scale=100)
-        return cls(other, difference.mean, difference.standard_error, difference.count)
 
     def __str__(self) -> str:
         return f"{self.points:+.1f} ± {self.standard_error:.1f}"
@@ -175,6 +152,6 @@ def compute_gains(result: StudyResult, arm: str = "pac-dp") -> list[AccuracyGain
         for row in result.rows
         if row.reading == "certified"
         and row.arm != arm
-        and row.epsilons("epsilon_spent")
+        and collect_epsilons(row.runs, "epsilon_spent")
         and row.before is None
     ]

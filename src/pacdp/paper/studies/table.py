@@ -3,13 +3,15 @@
 import csv
 import io
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+from pacdp.experiments import RunResult
 from pacdp.experiments.results import collect_epsilons
 from pacdp.formatting import MISSING, format_min_median_max
 from pacdp.paper.studies.study import Study, label_arm
 from pacdp.paper.studies.summary import ArmResult, StudyResult, compute_gains
+from pacdp.reporting.comparison import collect_values, format_epsilons
 from pacdp.stats import SampleStats
 
 
@@ -30,6 +32,19 @@ def format_markdown(
     return "\n".join(shown)
 
 
+def format_records(records: Sequence[Collection[tuple[str, str]]], *, words: int = 1) -> str:
+    """Format a Markdown table of rows that consist of pairs (heading, cell).
+
+    >>> print(format_records([{"a": "x", "b": "1"}.items()]))
+    | a | b |
+    |---|--:|
+    | x | 1 |
+    """
+    headings = [heading for heading, _ in records[0]]
+    rows = [[cell for _, cell in record] for record in records]
+    return format_markdown(headings, rows, words=words)
+
+
 def format_percent(stats: SampleStats) -> str:
     """Format mean ± standard deviation in percent; a single run has no deviation.
 
@@ -42,31 +57,29 @@ def format_percent(stats: SampleStats) -> str:
 
 def format_main_table(result: StudyResult) -> str:
     """Format every arm as published and as certified, with the paper's number."""
-    study = result.study
-    headings = ["method", "reading", "accuracy, %", "the paper, %", "clients, %", "budget ε"]
-    headings += ["planned ε of the whole run", "realised", *_extra_headings(study)]
-    rows = [
+    records = [
         [
-            label_arm(row.arm),
-            row.reading,
-            format_percent(row.accuracy) + _before(row),
-            _paper(study, row),
-            format_min_median_max([round(100 * value, 1) for value in row.clients]),
-            format_min_median_max(row.epsilons("epsilon_budget")),
-            format_min_median_max(row.epsilons("epsilon_planned")),
-            format_min_median_max(row.epsilons("epsilon_spent")),
-            *_extra(study, row),
+            ("method", label_arm(row.arm)),
+            ("reading", row.reading),
+            ("accuracy, %", format_percent(row.accuracy) + _format_before(row)),
+            ("the paper, %", _format_paper(result.study, row)),
+            ("clients, %", format_min_median_max([round(100 * a, 1) for a in row.clients])),
+            ("budget ε", format_epsilons(row.runs, "epsilon_budget")),
+            ("planned ε of the whole run", format_epsilons(row.runs, "epsilon_planned")),
+            ("realised", format_epsilons(row.runs, "epsilon_spent")),
+            *_list_rounds(result.study, row),
+            *_list_targets(result.study, row),
         ]
         for row in result.rows
     ]
-    return format_markdown(headings, rows, words=2)
+    return format_records(records, words=2)
 
 
-def _before(row: ArmResult) -> str:
+def _format_before(row: ArmResult) -> str:
     return "" if row.before is None else f" (before any private data {100 * row.before:.1f})"
 
 
-def _paper(study: Study, row: ArmResult) -> str:
+def _format_paper(study: Study, row: ArmResult) -> str:
     """Format the paper's number, and whether the mean reaches it."""
     reported = study.paper.final.get(row.arm)
     if reported is None:
@@ -75,34 +88,34 @@ def _paper(study: Study, row: ArmResult) -> str:
     return f"{100 * reported:.1f}, {reached}"
 
 
-def _targets(study: Study) -> list[float]:
-    return [*([] if study.target is None else [study.target]), *study.targets]
-
-
-def _extra_headings(study: Study) -> list[str]:
-    headings = [f"round {number} (the paper)" for number in study.rounds]
-    for target in _targets(study):
-        headings += [f"rounds to {target:.0%} (the paper)", "MB until then"]
-    return headings
-
-
-def _extra(study: Study, row: ArmResult) -> list[str]:
-    cells = []
+def _list_rounds(study: Study, row: ArmResult) -> Iterator[tuple[str, str]]:
+    """Yield the accuracy after some rounds, with the paper's number."""
     for number in study.rounds:
         reported = study.paper.rounds.get(row.arm, {}).get(number)
         beside = "" if reported is None else f" ({100 * reported:.1f})"
         after = row.after(number)
-        cells.append((MISSING if after is None else f"{100 * after.mean:.1f}") + beside)
-    each = row.runs[0].bytes_per_round / 1e6
-    for target in _targets(study):
+        accuracy = MISSING if after is None else f"{100 * after.mean:.1f}"
+        yield f"round {number} (the paper)", accuracy + beside
+
+
+def _list_targets(study: Study, row: ArmResult) -> Iterator[tuple[str, str]]:
+    """Yield the rounds and the traffic until each target is reached."""
+    megabytes = row.runs[0].bytes_per_round / 1e6
+    for target in (study.target, *study.targets):
+        if target is None:
+            continue
         reached = row.rounds_to(target)
         known = [number for number in reached if number is not None]
-        middle = statistics.median(known) if len(known) == len(reached) else None
-        said = f"{len(known)} of {len(reached)} runs" if middle is None else f"{middle:g}"
-        theirs = study.paper.target.get(row.arm) if target == study.target else None
-        cells.append((said if known else "not reached") + (f" ({theirs})" if theirs else ""))
-        cells.append(MISSING if middle is None else f"{middle * each:.3g}")
-    return cells
+        rounds, traffic = "not reached", MISSING
+        if len(known) == len(reached):
+            middle = statistics.median(known)
+            rounds, traffic = f"{middle:g}", f"{middle * megabytes:.3g}"
+        elif known:
+            rounds = f"{len(known)} of {len(reached)} runs"
+        reported = study.paper.target.get(row.arm) if target == study.target else None
+        beside = f" ({reported})" if reported else ""
+        yield f"rounds to {target:.0%} (the paper)", rounds + beside
+        yield "MB until then", traffic
 
 
 def format_gains_table(result: StudyResult) -> str:
@@ -113,23 +126,19 @@ def format_gains_table(result: StudyResult) -> str:
 
 def format_sweep_table(result: StudyResult) -> str:
     """Format the certified accuracy by budget."""
-    budgets = result.study.epsilons
-    rows = []
-    for arm in dict.fromkeys(row.arm for row in result.sweep):
-        mine = {row.epsilon: row for row in result.sweep if row.arm == arm}
-        cells = [format_percent(mine[e].accuracy) for e in budgets]
-        rows.append([label_arm(arm), *cells])
-    return format_markdown(["method", *(f"ε = {epsilon:g}" for epsilon in budgets)], rows)
+    records: dict[str, dict[str, str]] = {}
+    for row in result.sweep:
+        record = records.setdefault(row.arm, {"method": label_arm(row.arm)})
+        record[f"ε = {row.epsilon:g}"] = format_percent(row.accuracy)
+    return format_records([record.items() for record in records.values()])
 
 
 def format_budget_table(result: StudyResult) -> str | None:
     """Format the certified accuracy of the clients that hold each budget, if there are several."""
-    by_arm: dict[str, dict[float, list[float]]] = {}
-    for row in result.rows:
-        if row.reading == "certified":
-            for run in row.runs:
-                for level, value in run.accuracy_by_budget.items():
-                    by_arm.setdefault(row.arm, {}).setdefault(level, []).append(value)
+    by_arm = {
+        arm: collect_values(pair for run in runs for pair in run.accuracy_by_budget.items())
+        for arm, runs in result.arms("certified").items()
+    }
     levels = sorted({level for by in by_arm.values() for level in by})
     if len(levels) < 2:
         return None
@@ -149,9 +158,6 @@ def format_runs_csv(result: StudyResult) -> str:
     paper = result.study.paper.final
     for row in [*result.rows, *result.sweep]:
         for run in row.runs:
-            asked, spent = (
-                collect_epsilons([run], field) for field in ("epsilon_budget", "epsilon_spent")
-            )
             lines.append(
                 {
                     "study": result.study.name,
@@ -165,10 +171,8 @@ def format_runs_csv(result: StudyResult) -> str:
                     "chance": run.chance,
                     # The paper's budget is that of the rows, not of a sweep.
                     "paper_accuracy": None if row.epsilon else paper.get(row.arm),
-                    "epsilon_budget_min": min(asked, default=None),
-                    "epsilon_budget_max": max(asked, default=None),
-                    "epsilon_certified_min": min(spent, default=None),
-                    "epsilon_certified_max": max(spent, default=None),
+                    **epsilon_range(run, "epsilon_budget", name="epsilon_budget"),
+                    **epsilon_range(run, "epsilon_spent", name="epsilon_certified"),
                     "delta": run.plan.privacy.delta,
                     "adjacency": run.plan.privacy.adjacency,
                     "rounds": run.rounds,
@@ -177,6 +181,12 @@ def format_runs_csv(result: StudyResult) -> str:
                 }
             )
     return format_csv(lines)
+
+
+def epsilon_range(run: RunResult, field: str, *, name: str) -> dict[str, float | None]:
+    """Return the CSV columns for the smallest and the largest of one kind of ε in a run."""
+    values = collect_epsilons([run], field)
+    return {f"{name}_min": min(values, default=None), f"{name}_max": max(values, default=None)}
 
 
 def format_csv(lines: Sequence[Mapping[str, Any]]) -> str:

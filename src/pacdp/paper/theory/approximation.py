@@ -158,12 +158,7 @@ def _measure_pipeline(
 
 
 def fit_noisy_surface(
-    number: int,
-    score_noise: float,
-    *,
-    rule: Rule,
-    family: str | None,
-    random: np.random.Generator,
+    number: int, score_noise: float, *, rule: Rule, family: str | None, random: np.random.Generator
 ) -> Curve | None:
     """Fit F to n budgets of a noisy surface; None if the fit is not positive at all budgets.
 

@@ -1,7 +1,7 @@
 """The best number of rounds when all of them share one budget, measured."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -55,51 +55,42 @@ def measure_rounds_at_budget(*, repeats: int = 24, most: int = 256) -> list[Roun
     # No gradient is longer than the clipping bounds, so that nothing is clipped.
     run = DescentRun(rounds=1, clients=8, batch=32, clipping_bound=3.0, step=0.5)
     quadratic, logistic = Quadratic(dimension=4), Logistic(dimension=4)
-    strongly_convex = describe_problem(
-        *(quadratic, run),
-        strong_convexity=quadratic.strong_convexity,
-        sampling_variance=quadratic.dimension * quadratic.spread**2,
-    )
-    other = replace(run, clipping_bound=4.0, step=1.6)
-    convex = describe_problem(
-        *(logistic, other),
-        distance=float(np.linalg.norm(logistic.optimum)),
+    strongly_convex = {
+        "strong_convexity": quadratic.strong_convexity,
+        "sampling_variance": quadratic.dimension * quadratic.spread**2,
+    }
+    convex = {
+        "distance": float(np.linalg.norm(logistic.optimum)),
         # An upper bound of the mean of p(1 − p)·‖x‖².
-        sampling_variance=logistic.dimension / 4,
-    )
+        "sampling_variance": logistic.dimension / 4,
+    }
+    other = replace(run, clipping_bound=4.0, step=1.6)
     rounds = tuple(sorted({round(value) for value in np.geomspace(1, most, 13)}))
     return [
-        *_measure("strongly convex", quadratic, strongly_convex, run, "last", rounds, repeats),
-        *_measure("convex", logistic, convex, other, "average", rounds, repeats),
+        *_measure("strongly convex", quadratic, run, "last", rounds, repeats, strongly_convex),
+        *_measure("convex", logistic, other, "average", rounds, repeats, convex),
     ]
 
 
-def describe_problem(problem: Problem, run: DescentRun, **others: float) -> RateParameters:
-    """Return what the bounds need to know of a problem and a run, and other parameters.
-
-    >>> describe_problem(Quadratic(dimension=2), DescentRun(rounds=1, step=0.5)).gap
-    0.6
-    """
-    return RateParameters(
+def _measure(
+    theorem: Theorem,
+    problem: Problem,
+    run: DescentRun,
+    measure: ErrorMeasure,
+    rounds: tuple[int, ...],
+    repeats: int,
+    constants: Mapping[str, float],
+) -> Iterator[RoundsAtBudget]:
+    """Yield the errors at each budget; ``constants`` are those of the theorem's bound."""
+    parameters = RateParameters(
         smoothness=problem.smoothness,
         gap=float(problem.error(problem.start)),
         dimension=problem.dimension,
         clients=run.clients,
         batch=run.batch,
         clipping_bound=run.clipping_bound,
-        **others,
+        **constants,
     )
-
-
-def _measure(
-    theorem: Theorem,
-    problem: Problem,
-    parameters: RateParameters,
-    run: DescentRun,
-    measure: ErrorMeasure,
-    rounds: tuple[int, ...],
-    repeats: int,
-) -> Iterator[RoundsAtBudget]:
     for epsilon in EPSILONS:
         mu = float(mu_for(epsilon, DELTA))
         runs = [

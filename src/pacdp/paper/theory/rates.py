@@ -101,12 +101,7 @@ class RateParameters:
         return np.asarray(single / self.clients)
 
     def error_bound(
-        self,
-        theorem: Theorem,
-        *,
-        rounds: ArrayLike,
-        step: ArrayLike,
-        noise_multiplier: ArrayLike,
+        self, theorem: Theorem, *, rounds: ArrayLike, step: ArrayLike, noise_multiplier: ArrayLike
     ) -> FloatArray:
         """Return an upper bound of the error after T rounds of a step η ≤ 1/L (convex: 1/(2L)).
 

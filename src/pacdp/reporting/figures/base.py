@@ -158,7 +158,7 @@ class ChartBuilder:
     def build(self, title: str, caption: str, table: Table) -> Chart:
         """Return the finished chart, its legend above the axes in as many columns as fit."""
         if self._legend:
-            labels = [escape_mathtext(shorten(label, 60)) for label in self._legend]
+            labels = [shorten(label, 60) for label in self._legend]
             self.figure.legend(
                 self._legend.values(),
                 labels,
@@ -192,15 +192,6 @@ def thin(places: Sequence[int]) -> list[int]:
     return some if some[-1:] == list(places[-1:]) else [*some, places[-1]]
 
 
-def escape_mathtext(text: str) -> str:
-    """Escape dollar signs, between which matplotlib would read a formula.
-
-    >>> escape_mathtext("5 $")
-    '5 \\\\$'
-    """
-    return text.replace("$", r"\$")
-
-
 def replace_control_characters(text: str) -> str:
     """Replace control characters, which are not allowed in a document.
 
@@ -211,10 +202,13 @@ def replace_control_characters(text: str) -> str:
 
 
 def shorten(text: str, length: int = 14) -> str:
-    """Shorten a name so that it fits below a tick.
+    """Shorten a name so that it fits below a tick or into a legend.
 
-    >>> shorten("a very long name of a client", 10)
-    'a very lo…'
+    Dollar signs are escaped, since matplotlib would read a formula between them.
+
+    >>> shorten("a very long name of a client", 10), shorten("5 $")
+    ('a very lo…', '5 \\\\$')
     """
     text = replace_control_characters(text)
-    return text if len(text) <= length else text[: length - 1] + "…"
+    text = text if len(text) <= length else text[: length - 1] + "…"
+    return text.replace("$", r"\$")

@@ -5,6 +5,7 @@ and no mean over seeds.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 
@@ -18,11 +19,10 @@ from pacdp.reporting.figures.base import (
     ChartBuilder,
     Point,
     Table,
-    escape_mathtext,
     replace_control_characters,
     shorten,
 )
-from pacdp.reporting.figures.palette import series_style
+from pacdp.reporting.figures.palette import SeriesStyle, series_style
 
 # More names do not fit below an axis.
 MOST_NAMES = 12
@@ -47,38 +47,28 @@ def plot_client_epsilon(result: RunResult) -> Chart | None:
     builder = ChartBuilder(height=3.3)
     axes = builder.axes[0]
     size = 9 if len(clients) <= MOST_NAMES else 5
-    kinds = {
-        "epsilon_budget": ("budget", "_", size * 1.7, False, series_style(6)),
-        "epsilon_planned": ("planned", "o", size, True, series_style(1)),
-        "epsilon_spent": ("spent", "o", size * 0.5, False, series_style(0)),
+    kinds: dict[str, tuple[SeriesStyle, dict[str, Any]]] = {
+        "epsilon_budget": (series_style(6), {"marker": "_", "size": size * 1.7}),
+        "epsilon_planned": (series_style(1), {"marker": "o", "size": size, "hollow": True}),
+        "epsilon_spent": (series_style(0), {"marker": "o", "size": size * 0.5}),
     }
-    for field, (label, marker, points, hollow, style) in kinds.items():
-        builder.add_points(
-            axes,
-            [
-                Point(place, epsilon, _describe_epsilon(client), client.name)
-                for place, client in enumerate(clients, 1)
-                # An ε of 0 (nothing was released) has no place on a logarithmic axis.
-                if (epsilon := getattr(client, field))
-            ],
-            style,
-            label=label,
-            size=points,
-            hollow=hollow,
-            marker=marker,
-        )
+    for field, (style, options) in kinds.items():
+        points = [
+            Point(place, epsilon, _describe_epsilon(client), client.name)
+            for place, client in enumerate(clients, 1)
+            # An ε of 0 (nothing was released) has no place on a logarithmic axis.
+            if (epsilon := getattr(client, field))
+        ]
+        label = field.removeprefix("epsilon_")
+        builder.add_points(axes, points, style, label=label, **options)
     builder.use_log_scale(axes, y=True)
     if not result.plan.label:
         builder.set_ticks(axes.yaxis, sorted(set(budgets)))
     _label_clients(builder, axes, clients, f"ε ({terms})")
-    rows = [
-        (
-            client.name,
-            *(format_number(getattr(client, field), 6) for field in kinds),
-            format_number(client.epsilon_left),
-        )
-        for client in clients
-    ]
+    rows = []
+    for client in clients:
+        epsilons = [format_number(getattr(client, field), 6) for field in kinds]
+        rows.append((client.name, *epsilons, format_number(client.epsilon_left)))
     idle = sum(not client.epsilon_spent for client in clients)
     headings = ("client", "budget ε", "planned ε", "spent ε", "remaining ε")
     return builder.build(
@@ -112,18 +102,15 @@ def plot_client_accuracy(result: RunResult) -> Chart | None:
     axes = builder.axes[0]
     levels = sorted({client.epsilon_budget or 0 for client in clients})
     labelled = levels != [0] and len(levels) <= MOST_LEVELS
+    size = 7 if len(clients) <= MOST_NAMES else 4.5
     for position, level in enumerate(levels):
-        builder.add_points(
-            axes,
-            [
-                Point(place, 100 * client.accuracy, _describe_accuracy(client), client.name)
-                for place, client in enumerate(clients, 1)
-                if client.accuracy is not None and (client.epsilon_budget or 0) == level
-            ],
-            series_style(position),
-            label=f"budget ε = {level:g}" if labelled else "",
-            size=7 if len(clients) <= MOST_NAMES else 4.5,
-        )
+        points = [
+            Point(place, 100 * client.accuracy, _describe_accuracy(client), client.name)
+            for place, client in enumerate(clients, 1)
+            if client.accuracy is not None and (client.epsilon_budget or 0) == level
+        ]
+        label = f"budget ε = {level:g}" if labelled else ""
+        builder.add_points(axes, points, series_style(position), label=label, size=size)
     _label_clients(builder, axes, clients, "test accuracy in %")
     note = f" Markers distinguish budgets; ε at {describe_terms(result.plan)}." if labelled else ""
     rows = [(client.name, format_score(client.accuracy, "accuracy")) for client in clients]
@@ -191,7 +178,7 @@ def _label_clients(
         builder.use_integer_ticks(axes)
         builder.label_axes(axes, "position of the client when sorted by budget", y)
         return
-    names = [escape_mathtext(shorten(client.name)) for client in clients]
+    names = [shorten(client.name) for client in clients]
     axes.set_xticks(range(1, len(clients) + 1), names)
     crowded = sum(map(len, names)) > 70
     for text in axes.get_xticklabels() if crowded else ():

@@ -4,15 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from pacdp.formatting import MISSING, format_count, format_score
 from pacdp.reporting.comparison import Comparison, format_stats
-from pacdp.reporting.figures.base import (
-    Chart,
-    ChartBuilder,
-    Point,
-    Table,
-    display_factor,
-    escape_mathtext,
-    shorten,
-)
+from pacdp.reporting.figures.base import Chart, ChartBuilder, Point, Table, display_factor, shorten
 from pacdp.reporting.figures.palette import SeriesStyle, series_style
 from pacdp.stats import SampleStats
 
@@ -26,9 +18,7 @@ def plot_metric_by_round(comparison: Comparison) -> Chart:
     for label, by_round in series.items():
         style = comparison.styles[label]
         points = [
-            Point(
-                number, factor * stats.mean, f"{label}, round {number}: {_describe(stats, metric)}"
-            )
+            _make_point(number, f"{label}, round {number}", stats, metric)
             for number, stats in by_round.items()
         ]
         builder.add_points(axes, points, style, label=label, joined=True)
@@ -70,18 +60,14 @@ def plot_final_metrics(comparison: Comparison) -> Chart:
         deviation = factor * stats.deviation
         axes.errorbar(mean, row, xerr=deviation, color=style.colour, linewidth=2.6, alpha=0.45)
         if stats.count > 1:
-            points = [
-                Point(
-                    factor * value,
-                    row - 0.24,
-                    f"{label}, seed {seed}: {format_score(value, metric)}",
-                )
-                for seed, value in values.items()
-            ]
+            points = []
+            for seed, value in values.items():
+                text = f"{label}, seed {seed}: {format_score(value, metric)}"
+                points.append(Point(factor * value, row - 0.24, text))
             builder.add_points(axes, points, style, size=3.2, marker="o", alpha=0.7)
         point = Point(mean, row, f"{label}: {_describe(stats, metric)}")
         builder.add_points(axes, [point], style, size=7)
-    axes.set_yticks(range(len(labels)), [escape_mathtext(shorten(label, 44)) for label in labels])
+    axes.set_yticks(range(len(labels)), [shorten(label, 44) for label in labels])
     axes.set_ylim(len(labels) - 0.5, -0.6)
     axes.grid(visible=False, axis="y")
     builder.add_baseline(axes, comparison.baseline, metric, vertical=True)
@@ -124,11 +110,7 @@ def plot_by_epsilon(
         # A small shift keeps error bars at the same ε apart.
         shift = 1.035 ** (index - (len(series) - 1) / 2)
         points = [
-            Point(
-                epsilon * shift,
-                factor * stats.mean,
-                f"{label}, ε = {epsilon:g} ({terms}): {_describe(stats, metric)}",
-            )
+            _make_point(epsilon * shift, f"{label}, ε = {epsilon:g} ({terms})", stats, metric)
             for epsilon, stats in by_epsilon.items()
         ]
         axes.errorbar(
@@ -142,9 +124,7 @@ def plot_by_epsilon(
         )
         builder.add_points(axes, points, styles[label], label=label, joined=True, size=5)
     builder.use_log_scale(axes, x=True)
-    builder.set_ticks(
-        axes.xaxis, sorted({epsilon for values in scores.values() for epsilon in values})
-    )
+    builder.set_ticks(axes.xaxis, sorted(set().union(*scores.values())))
     builder.add_baseline(axes, baseline, metric)
     builder.label_axes(axes, f"budget ε ({terms})", _axis_label(metric))
     return builder.build(
@@ -178,6 +158,11 @@ def _tabulate(
         for x in positions
     ]
     return Table((heading, *series), rows, caption)
+
+
+def _make_point(x: float, name: str, stats: SampleStats, metric: str) -> Point:
+    y = display_factor(metric) * stats.mean
+    return Point(x, y, f"{name}: {_describe(stats, metric)}")
 
 
 def _axis_label(metric: str) -> str:

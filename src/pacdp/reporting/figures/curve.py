@@ -74,13 +74,8 @@ def _draw_families(axes: Axes, curve: Curve, evidence: CurveEvidence, epsilons: 
         (a, b, c), r_squared = published
         values = a * epsilons**2 + b * epsilons + c
         positive = values > 0
-        axes.plot(
-            *(epsilons[positive], values[positive]),
-            color="black",
-            linestyle=":",
-            label=f"the paper's, R² {r_squared:.3f}"
-            + ("" if positive.all() else ", where positive"),
-        )
+        label = f"the paper's, R² {r_squared:.3f}{'' if positive.all() else ', where positive'}"
+        axes.plot(epsilons[positive], values[positive], color="black", linestyle=":", label=label)
 
 
 def _draw_choices(axes: Axes, evidence: CurveEvidence, *, colour: str) -> None:

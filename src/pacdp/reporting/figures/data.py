@@ -39,25 +39,16 @@ def draw_partition(dataset: Dataset, partition: Partition) -> Figure:
     left.set_ylabel("client")
     if classes <= MOST_NAMES:
         names = [name if len(name) < 14 else f"{name[:12]}…" for name in dataset.task.class_names]
-        rotate = sum(map(len, names)) > 50
-        left.set_xticks(
-            range(len(names)),
-            names,
-            rotation=45 if rotate else 0,
-            ha="right" if rotate else "center",
-        )
+        rotation, alignment = (45, "right") if sum(map(len, names)) > 50 else (0, "center")
+        left.set_xticks(range(len(names)), names, rotation=rotation, ha=alignment)
     else:
         left.xaxis.set_major_locator(MaxNLocator(integer=True))
     if clients <= MOST_NAMES:
         left.set_yticks(range(clients), partition.clients)
     else:
         left.yaxis.set_major_locator(MaxNLocator(integer=True))
-    right.barh(
-        range(clients),
-        partition.sizes,
-        color="tab:gray",
-        height=0.8 if clients <= MOST_NAMES else 1,
-    )
+    height = 0.8 if clients <= MOST_NAMES else 1
+    right.barh(range(clients), partition.sizes, color="tab:gray", height=height)
     right.set_xlabel("records in all")
     right.grid(axis="x", alpha=0.3)
     settings = "".join(f", {name} = {value:g}" for name, value in partition.settings.items())

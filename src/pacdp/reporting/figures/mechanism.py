@@ -7,7 +7,7 @@ import numpy as np
 
 from pacdp.curve import Curve, CurveEvidence
 from pacdp.federation import Plan
-from pacdp.formatting import format_count, format_number, format_score
+from pacdp.formatting import format_count, format_number, format_score, format_terms
 from pacdp.reporting.comparison import Comparison
 from pacdp.reporting.figures.base import Chart, ChartBuilder, Point, Table
 from pacdp.reporting.figures.curve import draw_curve
@@ -32,28 +32,24 @@ def plot_clipping_and_noise(comparison: Comparison, label: str) -> Chart | None:
     rows = []
     for position, level in enumerate(levels):
         multipliers = [c.noise_multiplier or 0.0 for c in plan.clients if c.epsilon == level]
-        multiplier, holders = (
-            statistics.median(multipliers),
-            format_count(len(multipliers), "client"),
-        )
+        name = f"ε = {level:g} ({format_count(len(multipliers), 'client')})"
+        multiplier = statistics.median(multipliers)
         bounds = adapted or _planned_bounds(plan, level)
         noise = {t: multiplier * bound for t, bound in bounds.items()}
         for axes, values, symbol in ((left, bounds, "C"), (right, noise, "σ")):
             text = f"ε = {level:g} ({plan.privacy.adjacency}), round {{}}: {symbol} = {{:.3g}}"
             points = [Point(t, value, text.format(t, value)) for t, value in values.items()]
-            label, style = f"ε = {level:g} ({holders})", series_style(position)
-            builder.add_points(axes, points, style, label=label, joined=True, size=3.6)
+            style = series_style(position)
+            builder.add_points(axes, points, style, label=name, joined=True, size=3.6)
         rows += [
             (f"ε = {level:g}, round {t}", format_number(bounds[t]), format_number(noise[t]))
             for t in bounds
         ]
-    for axes, name in (
-        (left, "clipping bound C (gradient norm)"),
-        (right, "noise σ (per coordinate of a sum)"),
-    ):
+    for axes in builder.axes:
         builder.use_log_scale(axes, y=True)
         builder.use_integer_ticks(axes)
-        builder.label_axes(axes, "round", name)
+    builder.label_axes(left, "round", "clipping bound C (gradient norm)")
+    builder.label_axes(right, "round", "noise σ (per coordinate of a sum)")
     return builder.build(
         "Clipping bound and noise by round",
         "Left: the clipping bound C. Right: the noise σ = (σ/C)·C of a clipped sum. Both by the ε "
@@ -76,13 +72,12 @@ def _planned_bounds(plan: Plan, level: float) -> Mapping[float, float]:
 
 
 def _explain_bounds(plan: Plan, adapted: bool) -> str:
+    text = "C depends only on the budget and the round, so choosing it costs no privacy."
     if adapted:
         text = (
             "C follows noised counts from round to round; shown is the mean over seeds, and the "
             "median over clients where each has its own."
         )
-    else:
-        text = "C depends only on the budget and the round, so choosing it costs no privacy."
     if plan.privacy.spending.policy != "even":
         text += " σ is that of even spending; this plan varies it from round to round."
     return text
@@ -115,19 +110,17 @@ def plot_curve(curve: Curve, *, terms: str) -> Chart:
 
 def _plot_grid(curve: Curve, evidence: CurveEvidence) -> Chart:
     """Return the figure of ``pacdp curve plot`` as a chart, with ε under the curve's own terms."""
-    terms = f"δ = {evidence.plan['delta']:g}, {evidence.plan['adjacency']}"
+    terms = format_terms(evidence.plan["delta"], evidence.plan["adjacency"])
     figure = draw_curve(curve)
     for axes in figure.axes:
         if "ε" in axes.get_xlabel():
             axes.set_xlabel(f"budget ε ({terms})")
     metric = evidence.metric
-    rows = [
-        (
-            *(f"{epsilon:.4g}", format_number(choice.bound)),
-            *(format_number(curve(epsilon)), format_score(curve.expected_score(epsilon), metric)),
-        )
-        for epsilon, choice in zip(evidence.budgets, evidence.choices, strict=True)
-    ]
+    rows = []
+    for epsilon, choice in zip(evidence.budgets, evidence.choices, strict=True):
+        expected = format_score(curve.expected_score(epsilon), metric)
+        bounds = format_number(choice.bound), format_number(curve(epsilon))
+        rows.append((f"{epsilon:.4g}", *bounds, expected))
     return Chart(
         figure,
         "The score matrix P and the curve F(ε)",
