@@ -8,8 +8,8 @@ from pacdp.reporting import Comparison
 
 
 @cache
-def run_result(method="pac-dp", seed=0, changes=()):
-    experiment = read_experiment("heart-personalised", profile="smoke", changes=list(changes))
+def run_result(method="pac-dp", seed=0, changes=(), name="heart-personalised"):
+    experiment = read_experiment(name, profile="smoke", changes=list(changes))
     prepared = prepare_run(experiment, method=experiment.build_method(method), seed=seed)
     return RunResult.of(prepared, simulate_run(prepared))
 

@@ -12,7 +12,7 @@ from pacdp.reporting import Comparison, render_page
 from pacdp.reporting.figures.clients import plot_client_epsilon
 from pacdp.reporting.figures.comparison import plot_by_epsilon, plot_metric_by_round
 from pacdp.reporting.figures.svg import render_svg
-from pacdp.reporting.tables import tabulate_clients
+from pacdp.reporting.tables import tabulate_clients, tabulate_levels
 from pacdp.storage import write_atomically
 
 from .runs import compared, renamed, run_result
@@ -143,6 +143,35 @@ def test_a_budget_that_is_not_certified_is_called_so(html):
 def test_it_says_what_epsilon_does_not_cover(html):
     assert "not covered by any ε" in html
     assert "fedavg: no guarantee" in html
+
+
+def test_budgets_of_single_records_have_a_table_and_a_caution(html):
+    runs = {method: [run_result(method, name="heart-records")] for method in ("fixed", "fedavg")}
+    page = Document(render_page("Heart", runs, versions=VERSIONS))
+    text = "".join(page.text)
+    assert "Budgets of single records" in text
+    assert "Spent ε over records: 0.1 / 0.1 / 5 (minimum / median / maximum)" in text
+    assert "choosing a budget must not itself be the secret" in text
+    assert text.count("clipping bound C_j/C") == 1  # fedavg has no budgets
+    table = tabulate_levels(runs["fixed"][0])
+    assert table.rows == [
+        ("0.1", "343", "0.1", "0.1", "0.029"),
+        ("1", "98", "1", "1", "0.2391"),
+        ("5", "49", "5", "5", "1"),
+    ]
+    assert "zero-out" in table.caption
+    assert "Budgets of single" not in html
+    assert "must not itself be the secret" not in html
+
+
+def test_levels_that_are_sampled_show_their_rates():
+    result = run_result("fixed", name="heart-records")
+    first, *others = result.clients
+    levels = tuple(level.model_copy(update={"sampling_rate": 0.2}) for level in first.levels)
+    clients = (first.model_copy(update={"levels": levels}), *others)
+    table = tabulate_levels(result.model_copy(update={"clients": clients}))
+    assert table.headings[-1] == "sampling rate"
+    assert table.rows[0][-1] == "0.2, 1"
 
 
 def test_what_public_records_reached_stands_beside_the_result():

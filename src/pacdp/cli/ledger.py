@@ -1,19 +1,23 @@
 """``pacdp ledger``: create, inspect, verify and change a client's privacy ledger."""
 
 import csv
+import itertools
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
 
 from pacdp.cli import options
 from pacdp.cli.output import print_json, print_rows
+from pacdp.errors import InputError
 
 if TYPE_CHECKING:
-    from pacdp.privacy import SQLiteLedger
+    from collections.abc import Sequence
+
+    from pacdp.privacy import Filter, SQLiteLedger
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -30,6 +34,7 @@ Head = Annotated[
 COLUMNS = (
     *("sequence", "kind", "time", "client", "run", "label", "epsilon", "delta", "adjacency"),
     *("noise_multiplier", "sensitivity", "count", "sampling_rate", "unit", "reason", "hash"),
+    *("levels", "level"),
 )
 
 
@@ -43,6 +48,14 @@ def create(
     unit: Annotated[
         str, Option(help="What ε protects: a record, or e.g. a patient with all of their records.")
     ] = "record",
+    levels: Annotated[
+        list[float] | None,
+        Option(
+            "--level",
+            help="ε of a budget level, where records have budgets of their own; --epsilon is then "
+            "a cap. Repeatable, in ascending order as in the plan.",
+        ),
+    ] = None,
 ) -> None:
     """Create a ledger with a budget. An existing file is never overwritten."""
     from pacdp.privacy import Adjacency, Guarantee, SQLiteLedger
@@ -52,7 +65,8 @@ def create(
     budget = Guarantee(
         epsilon=epsilon, delta=delta, adjacency=Adjacency.parse(adjacency), unit=unit
     )
-    _summary(SQLiteLedger.create(path, client=client, budget=budget))
+    declared = _require_ascending(levels or [])
+    _summary(SQLiteLedger.create(path, client=client, budget=budget, levels=declared))
 
 
 @app.command()
@@ -74,6 +88,7 @@ def show(path: LedgerPath, head: Head = None, as_json: options.Json = False) -> 
             "entries": len(ledger.entries),
             "head": ledger.head,
         }
+        | _levels_to_json(state)
     )
 
 
@@ -99,7 +114,10 @@ def export(
     if form == "csv":
         writer = csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(entries)
+        writer.writerows(
+            {**entry, "levels": json.dumps(entry["levels"])} if "levels" in entry else entry
+            for entry in entries
+        )
     else:
         for entry in entries:
             typer.echo(json.dumps(entry, ensure_ascii=False))
@@ -112,11 +130,38 @@ def set_budget(
         float, Option(help="New budget ε; cannot be below what is already charged.")
     ],
     reason: Annotated[str, Option(help="Reason to record with the change.")] = "",
+    level: Annotated[
+        float | None,
+        Option(help="Change a budget level instead: its present ε, as shown by show."),
+    ] = None,
 ) -> None:
-    """Change the budget. The change and its reason are recorded in the ledger."""
+    """Change the budget, or that of a level. The change and its reason are recorded in the ledger.
+
+    Without --level, the budget is the cap on all levels.
+    """
     ledger = _open(path)
-    ledger.set_budget(epsilon, reason=reason)
+    number = None if level is None else _find_level(ledger.filter.levels, level)
+    if number is not None:
+        levels = ledger.filter.levels
+        _require_ascending([*levels[:number], epsilon, *levels[number + 1 :]])
+    ledger.set_budget(epsilon, reason=reason, level=number)
     _summary(ledger)
+
+
+def _require_ascending(levels: "Sequence[float]") -> "Sequence[float]":
+    """Refuse levels that could not be those of a plan, or could not be told apart by their ε."""
+    if not all(low < high for low, high in itertools.pairwise((0.0, *levels))):
+        shown = ", ".join(f"{epsilon:g}" for epsilon in levels)
+        raise InputError(f"levels {shown}: must be > 0 and ascending")
+    return levels
+
+
+def _find_level(levels: "Sequence[float]", epsilon: float) -> int:
+    """Return the number of the level that has this ε."""
+    if epsilon not in levels:
+        known = ", ".join(f"{level:g}" for level in levels) or "none"
+        raise InputError(f"--level {epsilon:g}: is no level of this ledger, which has {known}")
+    return levels.index(epsilon)
 
 
 def _open(path: Path, head: str | None = None) -> "SQLiteLedger":
@@ -132,9 +177,38 @@ def _summary(ledger: "SQLiteLedger") -> None:
         "budget": str(state.budget),
         "spent": f"{state.realised} over {state.spent.total()} releases",
     }
+    if state.levels and state.spent:
+        rows["spent"] += ", at the level that spent most"
     if state.frozen:
         rows["charged"] = f"{state.charged}, counting plans with sampled records in full"
-    left = state.least_z
-    rows["left"] = f"one release with noise z >= {left:.6g} (σ/S)" if left else "nothing"
+    rows["left"] = _left(state)
+    # Without levels, by_level is the ledger's own filter.
+    for epsilon, level in zip(state.levels, state.by_level, strict=False):
+        capped = ", capped" if level.budget.epsilon < epsilon else ""
+        rows[f"level {epsilon:g}"] = (
+            f"spent {level.realised} of a budget of {level.budget.epsilon:g}{capped}; "
+            f"left: {_left(level)}"
+        )
     rows |= {"entries": str(len(ledger.entries)), "head": ledger.head}
     print_rows(rows)
+
+
+def _left(state: "Filter") -> str:
+    least = state.least_z
+    return f"one release with noise z >= {least:.6g} (σ/S)" if least else "nothing"
+
+
+def _levels_to_json(state: "Filter") -> dict[str, Any]:
+    if not state.levels:
+        return {}
+    levels = [
+        {
+            "epsilon": epsilon,
+            "budget": level.budget.to_dict(),
+            "realised": level.realised.to_dict(),
+            "charged": level.charged.to_dict(),
+            "least_z_left": level.least_z,
+        }
+        for epsilon, level in zip(state.levels, state.by_level, strict=True)
+    ]
+    return {"levels": levels}

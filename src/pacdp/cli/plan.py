@@ -8,6 +8,7 @@ from typer import Option
 
 from pacdp import formatting
 from pacdp.cli import options, rendering
+from pacdp.cli.levels import cost_table, count_table
 from pacdp.cli.options import PUBLISHED, Changes, ConfigurationPath, MethodName, Name, Profile, Seed
 from pacdp.cli.output import print_json, print_rows
 from pacdp.cli.progress import show_progress
@@ -32,6 +33,7 @@ def plan_command(
     """Show what a training run will do, release and cost. Nothing is trained."""
     from pacdp import api
     from pacdp.experiments.cost import estimate_cost
+    from pacdp.experiments.levels import summarise_planned
 
     loading = options.loading(configuration, profile, changes)
     experiment = api.load_experiment(name, **loading)
@@ -74,8 +76,9 @@ def plan_command(
             ),
         }
     )
-    table = rendering.client_table(
+    table = rendering.empty_table(
         plan,
+        "client",
         ("records", "budget ε", "planned ε", "releases", "noise σ/C", "first C", "last C", "SNR"),
         caption=f"releases: how many a {plan.unit} contributes to; C: clipping bound in the first "
         "and last round; SNR: largest possible signal over noise (below 1, noise dominates)",
@@ -102,6 +105,9 @@ def plan_command(
     if shown < len(plan.clients):
         table.add_row(f"... {len(plan.clients) - shown} more")
     Console().print(table)
+    if levels := summarise_planned(plan):
+        Console().print(cost_table(plan, levels, "planned"))
+        Console().print(count_table(plan, shown))
 
 
 def _clamped(plan: "Plan") -> dict[str, str]:

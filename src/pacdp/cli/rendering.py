@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 def print_result(result: "RunResult") -> None:
-    """Print the result of a run: metrics, guarantees, and a row for each client."""
+    """Print the result of a run: metrics, guarantees, and a row for each level and client."""
+    from pacdp.cli.levels import cost_table
+    from pacdp.experiments.levels import format_spent_by_unit, summarise_spent
     from pacdp.experiments.results import collect_epsilons
 
     rows = {"method": method(result.plan)}
@@ -43,6 +45,9 @@ def print_result(result: "RunResult") -> None:
     for name in ("budget", "planned", "spent"):
         field = f"epsilon_{name}"
         rows[f"{name} ε"] = formatting.format_min_median_max(collect_epsilons([result], field))
+    levels = summarise_spent(result)
+    if levels:
+        rows[f"ε over {result.plan.unit}s"] = format_spent_by_unit(result)
     if len(result.accuracy_by_budget) > 1:
         rows["by budget"] = ", ".join(
             f"ε = {budget:g}: {accuracy:.1%}"
@@ -52,10 +57,13 @@ def print_result(result: "RunResult") -> None:
     if result.plan.algorithm.private:
         rows["noise"] = "generated from the seed: a simulation, which protects nobody"
     print_rows(rows)
+    if levels:
+        Console().print(cost_table(result.plan, levels, "spent"))
     if len(result.clients) > 20:
         return
-    table = client_table(
+    table = empty_table(
         result.plan,
+        "client",
         ("records", "budget ε", "spent ε", "releases", "noise σ/C", "refused", "accuracy"),
         caption="accuracy: on test records like the client's own",
     )
@@ -70,8 +78,11 @@ def print_result(result: "RunResult") -> None:
     Console().print(table)
 
 
-def client_table(plan: "Plan", headings: "Sequence[str]", *, caption: str) -> Table:
-    """Return an empty table with a row for each client, narrow enough for 80 columns."""
+def empty_table(plan: "Plan", rows: str, headings: "Sequence[str]", *, caption: str) -> Table:
+    """Return a table without rows, narrow enough for 80 columns.
+
+    ``rows`` is the heading of the first column. A space in another heading starts a new line.
+    """
     table = Table(
         title=terms(plan.privacy, plan.unit),
         caption=caption,
@@ -79,7 +90,7 @@ def client_table(plan: "Plan", headings: "Sequence[str]", *, caption: str) -> Ta
         padding=(0, 0, 0, 1),
         show_edge=False,
     )
-    table.add_column("client", no_wrap=True)
+    table.add_column(rows, no_wrap=True)
     for heading in headings:
         # Where the terminal is too narrow, a number is continued on the next line, never cut.
         table.add_column(heading.replace(" ", "\n"), justify="right", overflow="fold")

@@ -100,7 +100,8 @@ def list_experiments() -> list[str]:
     """List the experiments that come with the package.
 
     >>> list_experiments()
-    ['cifar10', 'cifar100', 'heart', 'heart-dnn', 'heart-personalised', 'mnist']
+    ['cifar10', 'cifar100', 'heart', 'heart-dnn', 'heart-personalised', 'heart-records', 'mnist',
+     'mnist-records']
     """
     files = resources.files("pacdp.experiments").joinpath("files").iterdir()
     return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))

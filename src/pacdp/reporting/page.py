@@ -27,7 +27,7 @@ from pacdp.reporting.figures.comparison import (
 from pacdp.reporting.figures.mechanism import find_curve, plot_clipping_and_noise, plot_curve
 from pacdp.reporting.figures.palette import STYLES
 from pacdp.reporting.figures.svg import render_svg
-from pacdp.reporting.tables import tabulate_clients, tabulate_methods
+from pacdp.reporting.tables import tabulate_clients, tabulate_levels, tabulate_methods
 
 
 def render_page(
@@ -63,6 +63,7 @@ def render_page(
     return _template().render(
         title=title,
         description=description,
+        unit=comparison.plan.unit,
         lead=summary.describe_comparison(comparison),
         facts=summary.list_facts(comparison),
         sentences=summary.explain_results(comparison),
@@ -97,6 +98,7 @@ def _make_panel(number: int, label: str, comparison: Comparison) -> dict[str, An
         "seed": result.seed,
         "warnings": summary.list_warnings(comparison, label),
         "charts": {key: chart for key, chart in charts.items() if chart is not None},
+        "levels": tabulate_levels(result),
         "clients": tabulate_clients(result),
         "plan": json.dumps(result.plan.model_dump(mode="json"), indent=2, ensure_ascii=False),
     }

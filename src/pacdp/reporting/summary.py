@@ -75,6 +75,14 @@ def explain_results(comparison: Comparison) -> list[str]:
             f"likely, except with probability δ = {plan.privacy.delta:g} "
             f"({plan.privacy.adjacency})."
         )
+        if plan.privacy.records is not None:
+            sentences.append(
+                f"Each {plan.unit} has its own budget, at one of "
+                f"{format_count(len(plan.privacy.records.levels), 'level')}, and is promised the ε "
+                f"of its level; a client's ε is the largest of them. The level of a {plan.unit} is "
+                "the same in both data sets that are compared, so no ε hides it: choosing a budget "
+                "must not itself be the secret."
+            )
     if not_private:
         sentences.append(
             f"{', '.join(not_private)}: no guarantee and no ε; it shows what privacy costs."

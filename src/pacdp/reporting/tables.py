@@ -5,8 +5,16 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from pacdp.experiments import RunResult
+from pacdp.experiments.levels import LevelSummary, format_spent_by_unit, summarise_spent
 from pacdp.federation import ClientResult
-from pacdp.formatting import MISSING, format_bytes, format_duration, format_number, format_score
+from pacdp.formatting import (
+    MISSING,
+    format_bytes,
+    format_duration,
+    format_min_median_max,
+    format_number,
+    format_score,
+)
 from pacdp.reporting.comparison import Comparison, describe_terms, format_epsilons, format_stats
 from pacdp.reporting.figures.base import Table
 from pacdp.reporting.figures.clients import sort_by_budget
@@ -60,6 +68,29 @@ def tabulate_clients(result: RunResult) -> Table:
     terms = describe_terms(result.plan)
     caption = f"Seed {result.seed}. ε at {terms}; remaining is budget minus spent."
     return _tabulate(columns, sort_by_budget(result), caption)
+
+
+def tabulate_levels(result: RunResult) -> Table | None:
+    """Return one row for each budget level of a run's records; None without levels."""
+    levels, unit = summarise_spent(result), result.plan.unit
+    if not levels:
+        return None
+    columns: dict[str, Callable[[LevelSummary], str]] = {
+        "level ε": lambda level: f"{level.epsilon:g}",
+        f"{unit}s": lambda level: f"{level.units:,}",
+        "budget ε": lambda level: format_min_median_max(level.budgets),
+        "spent ε": lambda level: format_min_median_max(level.costs),
+        "clipping bound C_j/C": lambda level: format_min_median_max(level.bounds),
+        "sampling rate": lambda level: format_min_median_max(level.sampling_rates),
+    }
+    if all(rate == 1 for level in levels for rate in level.sampling_rates):
+        del columns["sampling rate"]
+    caption = (
+        f"Seed {result.seed}. ε at {describe_terms(result.plan)}. Level: the ε declared for a "
+        f"{unit}; budget: the same, capped by its client's. Spent ε over {unit}s: "
+        f"{format_spent_by_unit(result)}."
+    )
+    return _tabulate(columns, levels, caption)
 
 
 def _tabulate(
