@@ -10,15 +10,15 @@ import pytest
 import pacdp
 from pacdp.privacy import Adjacency, Release, SQLiteLedger
 
-from .command import as_json, refused, run
+from .command import as_json, refused, run, start
 
 
 def test_version():
-    assert run("--version").stdout == f"pacdp {pacdp.__version__}\n"
+    assert start("--version").stdout == f"pacdp {pacdp.__version__}\n"
 
 
 def test_help_names_every_command():
-    text = run("--help").stdout
+    text = start("--help").stdout
     for name in (
         "account",
         "calibrate",
@@ -36,7 +36,7 @@ def test_help_names_every_command():
 
 
 def test_account():
-    found = as_json("account", "--noise-multiplier", 48.448, "--releases", 13)
+    found = as_json("account", "--noise-multiplier", 48.448, "--releases", 13, call=start)
     assert found["epsilon"] == pytest.approx(0.246930, abs=1e-6)
     assert found["delta"] == 1e-5
     assert found["adjacency"] == "zero-out"
@@ -76,7 +76,7 @@ def test_account_of_sampled_records():
 
 
 def test_calibrate():
-    found = as_json("calibrate", "--epsilon", 0.1, "--releases", 13)
+    found = as_json("calibrate", "--epsilon", 0.1, "--releases", 13, call=start)
     assert found["noise_multiplier"] == pytest.approx(110.86914, abs=1e-5)
     assert found["epsilon"] == 0.1
     doubled = as_json("calibrate", "--epsilon", 0.1, "--releases", 13, "--adjacency", "replace-one")
@@ -133,7 +133,7 @@ def test_bad_input_is_one_line_and_code_2(arguments, reason, tmp_path, monkeypat
 
 
 def test_debug_shows_where_it_came_from():
-    process = run("--debug", "calibrate", "--epsilon", 0, "--releases", 1, code=1)
+    process = start("--debug", "calibrate", "--epsilon", 0, "--releases", 1, code=1)
     assert "Traceback" in process.stderr
 
 
@@ -151,7 +151,7 @@ def spend(path, count=2):
 
 def test_ledger_show(path):
     spend(path)
-    text = run("ledger", "show", path).stdout
+    text = start("ledger", "show", path).stdout
     assert "hospital a" in text
     assert "budget   ε = 0.5 at δ = 1e-05, zero-out (exact)" in text
     assert "over 2 releases" in text
@@ -166,7 +166,9 @@ def test_ledger_verify_and_a_pinned_head(path):
     head = spend(path)
     assert f"intact, 2 entries, head {head}" in run("ledger", "verify", path).stdout
     assert run("ledger", "verify", path, "--head", head)
-    assert "older or another copy" in refused("ledger", "verify", path, "--head", "0" * 64)
+    assert "older or another copy" in refused(
+        *("ledger", "verify", path, "--head", "0" * 64), call=start
+    )
 
 
 def test_ledger_export(path):
@@ -194,7 +196,7 @@ def test_ledger_set_budget(path):
 
 
 def test_demo(tmp_path):
-    text = run("demo", "--out", tmp_path / "demo").stdout
+    text = start("demo", "--out", tmp_path / "demo").stdout
     for word in ("switzerland", "refused", "pac-dp", "dp-fedavg", "rpdp-fl", "chance", "zero-out"):
         assert word in text
     assert "F(ε) was fitted on public data" in text

@@ -6,7 +6,7 @@ import pytest
 
 from pacdp.curve import Curve
 
-from .command import as_json, run
+from .command import as_json, run, start
 
 GRID = (
     *("--set", "offline.budgets={low=0.05,high=5.0,count=4}"),
@@ -19,7 +19,7 @@ GRID = (
 def fitted(tmp_path_factory):
     """A curve for the small Heart experiment."""
     path = tmp_path_factory.mktemp("curves") / "curve.json"
-    text = run("fit", "heart", "--profile", "smoke", "--out", path, *GRID).stdout
+    text = start("fit", "heart", "--profile", "smoke", "--out", path, *GRID).stdout
     return path, text
 
 
@@ -41,7 +41,7 @@ def test_the_curve_is_used_where_it_fits(fitted):
 
 def test_show_eval_and_plot(fitted, tmp_path):
     path, text = fitted
-    assert run("curve", "show", path).stdout.splitlines()[0] == text.splitlines()[0]
+    assert start("curve", "show", path).stdout.splitlines()[0] == text.splitlines()[0]
     shown = as_json("curve", "show", path)
     assert "scores" not in shown
     assert shown["proxy"]["stands_for"] == "heart"
@@ -51,7 +51,7 @@ def test_show_eval_and_plot(fitted, tmp_path):
     assert 0.5 < inside["expected"] <= 1
     assert found["adjacency"] == "zero-out"
     assert inside["bound"] == Curve.load(path)(0.5)
-    run("curve", "plot", path, "--out", tmp_path / "curve.svg")
+    start("curve", "plot", path, "--out", tmp_path / "curve.svg")
     assert "budget ε" in (tmp_path / "curve.svg").read_text()
 
 

@@ -5,12 +5,12 @@ import os
 
 import pytest
 
-from .command import as_json, refused, run
+from .command import as_json, refused, run, start
 
 
 def test_the_list_says_where_everything_is(tmp_path):
     settings = {"env": os.environ | {"PACDP_DATA_DIR": str(tmp_path)}}
-    text = run("data", "list", **settings).stdout
+    text = start("data", "list", **settings).stdout
     for name in ("heart", "heart-full", "mnist", "cifar10", "cifar100", "digits", "synthetic"):
         assert name in text
     assert "strokes" in text
@@ -21,7 +21,7 @@ def test_the_list_says_where_everything_is(tmp_path):
 
 
 def test_check_says_what_is_in_it(tmp_path):
-    found = as_json("data", "check", "heart")
+    found = as_json("data", "check", "heart", call=start)
     assert (found["train"], found["test"], found["shape"]) == (490, 250, [13])
     assert found["clients"]["cleveland"] == 200
     assert "intact" in run("data", "check", "digits").stdout
@@ -33,7 +33,7 @@ def test_check_says_what_is_in_it(tmp_path):
 
 def test_plot_draws_and_saves(tmp_path):
     picture, saved = tmp_path / "p.svg", tmp_path / "p.json"
-    run(
+    start(
         *("data", "plot", "digits", "--partition", "dirichlet", "--set", "alpha=0.3"),
         *("--clients", 8, "--seed", 5, "--out", picture, "--save", saved),
     )
@@ -49,6 +49,10 @@ def test_plot_draws_and_saves(tmp_path):
         (("data", "get", "mnist", "--via", "pigeon"), "must be one of upstream, packages"),
         (("data", "check", "cifar10"), "pacdp data get cifar10"),
         (("data", "check", "nowhere/at/all"), "unknown"),
+        (("data", "check", "math:tau"), "must be a function that returns a data set"),
+        (("data", "check", "math:sqrt"), "missing a required argument: 'x'"),
+        (("data", "check", "builtins:min"), "must be a Python function"),
+        (("data", "check", "os:getcwd"), "returns str, must be a data set"),
         (("data", "import", "mnist", "nowhere"), "nowhere: does not exist"),
         (("data", "plot", "digits", "--out", "p.txt"), "must be one of .png, .svg, .pdf"),
         (("data", "plot", "digits", "--set", "alpha"), "must be KEY=VALUE with a number"),

@@ -9,7 +9,7 @@ from pacdp.errors import DataError
 from pacdp.experiments import RunResult
 from pacdp.privacy import account, calibrate
 
-from .command import as_json, refused, run
+from .command import as_json, refused, run, start
 
 CLIENT = {
     *("id", "epsilon_budget", "epsilon_planned", "epsilon_realised", "delta", "adjacency"),
@@ -21,12 +21,12 @@ CLIENT = {
 def folder(tmp_path_factory):
     """A finished run."""
     path = tmp_path_factory.mktemp("runs") / "heart"
-    run("run", "heart", "--profile", "smoke", "--seed", 3, "--out", path)
+    start("run", "heart", "--profile", "smoke", "--seed", 3, "--out", path)
     return path
 
 
 def test_plan_shows_what_it_costs_and_trains_nothing():
-    text = run("plan", "heart-personalised").stdout
+    text = start("plan", "heart-personalised").stdout
     for word in ("bytes per round", "local steps", "zero-out", "cleveland", "SNR", "inverse-noise"):
         assert word in text
     found = as_json("plan", "heart", "--set", "training.rounds=13")
@@ -97,7 +97,7 @@ def test_a_trained_model_loads_in_three_lines(folder):
 def test_events_for_tensorboard(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    run("run", "heart", "--profile", "smoke", "--tensorboard", tmp_path / "events")
+    start("run", "heart", "--profile", "smoke", "--tensorboard", tmp_path / "events")
     events = EventAccumulator(str(tmp_path / "events")).Reload()
     assert [event.step for event in events.Scalars("accuracy")] == [1, 2, 3]
 
@@ -112,7 +112,7 @@ def test_a_hot_start_is_said_and_measured():
 
 def test_evaluate_gives_what_the_run_said(folder):
     said = json.loads((folder / "result.json").read_text())
-    found = as_json("evaluate", folder, "--data", "heart")
+    found = as_json("evaluate", folder, "--data", "heart", call=start)
     assert found["accuracy"] == pytest.approx(said["accuracy"])
     assert found["auroc"] == pytest.approx(said["metrics"]["auroc"])
     assert "the model takes (13,)" in refused("evaluate", folder, "--data", "digits")
@@ -120,7 +120,7 @@ def test_evaluate_gives_what_the_run_said(folder):
 
 def test_predict_writes_a_table(folder, tmp_path):
     out = tmp_path / "p.csv"
-    run("predict", folder, "--data", "heart", "--out", out)
+    start("predict", folder, "--data", "heart", "--out", out)
     rows = list(csv.DictReader(out.read_text().splitlines()))
     assert len(rows) == 250
     assert set(rows[0]) == {"record", "class", "probability_0", "probability_1"}
@@ -130,7 +130,7 @@ def test_predict_writes_a_table(folder, tmp_path):
 
 
 def test_compare_is_one_table():
-    text = run(
+    text = start(
         *("compare", "heart", "--profile", "smoke", "--seeds", 2),
         *("--methods", "pac-dp,fixed:clipping_bound=0.5,fedavg"),
     ).stdout
@@ -142,7 +142,7 @@ def test_compare_is_one_table():
 
 def test_init_writes_an_experiment_that_runs(tmp_path):
     path = tmp_path / "mine.toml"
-    run("init", path)
+    start("init", path)
     schema = json.loads((tmp_path / "pacdp.schema.json").read_text())
     assert {"data", "training", "privacy", "methods"} <= set(schema["properties"])
     assert as_json("run", path, "--profile", "smoke")["experiment"] == "mine"

@@ -1,12 +1,11 @@
 """Methods, models and engines from outside the package, by module:name."""
 
 import json
-import os
 import subprocess
 
 import pytest
 
-from tests.cli.command import COMMAND
+from tests.cli.command import COMMAND, run, start
 
 METHOD = '''
 from typing import ClassVar
@@ -71,48 +70,32 @@ def folder(tmp_path):
     return tmp_path
 
 
-def call(folder, *arguments):
-    return subprocess.run(
-        [COMMAND, *map(str, arguments)],
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-    )
-
-
 def test_a_method_of_ones_own_runs_by_its_path(folder):
     method = "my_methods:BySize:scale=0.1"
-    done = call(folder, "run", "heart", "--profile", "smoke", "--method", method, "--out", "run")
-    assert done.returncode == 0, done.stderr
+    start("run", "heart", "--profile", "smoke", "--method", method, "--out", "run", cwd=folder)
     plan = json.loads((folder / "run" / "plan.json").read_text())
     assert plan["method"] == "my_methods:BySize"
     assert plan["settings"] == {"scale": 0.1}
     for client in json.loads((folder / "run" / "result.json").read_text())["clients"]:
         assert client["epsilon_realised"] == pytest.approx(client["epsilon_budget"], rel=1e-9)
     # What is read later imports nothing by itself.
-    again = call(folder, "report", "run", "--out", "page.html")
-    assert again.returncode == 2
+    again = run("report", "run", "--out", "page.html", cwd=folder, code=2)
     assert "pacdp --import my_methods" in again.stderr
-    named = call(folder, "--import", "my_methods", "report", "run", "--out", "page.html")
-    assert named.returncode == 0, named.stderr
+    run("--import", "my_methods", "report", "run", "--out", "page.html", cwd=folder)
     assert (folder / "page.html").is_file()
 
 
 def test_a_model_of_ones_own_runs_by_its_path(folder):
     settings = ["--set", "model.name=my_models:make_net", "--set", "model.settings.hidden=3"]
-    done = call(
-        folder, "run", "heart", "--profile", "smoke", "--method", "fixed", *settings, "--json"
-    )
-    assert done.returncode == 0, done.stderr
+    command = ["run", "heart", "--profile", "smoke", "--method", "fixed", "--json"]
+    done = run(*command, *settings, cwd=folder)
     assert json.loads(done.stdout)["parameters"] == 13 * 3 + 3 + 3 * 2 + 2
 
 
 def test_a_data_set_of_ones_own_is_loaded_by_its_path(folder):
     settings = ["--set", "data.name=my_data:load_few", "--set", "data.options={records = 200}"]
     command = ["run", "heart", "--profile", "smoke", "--method", "fixed", "--json"]
-    done = call(folder, *command, *settings)
-    assert done.returncode == 0, done.stderr
+    done = run(*command, *settings, cwd=folder)
     assert len(json.loads(done.stdout)["clients"]) == 3
 
 
@@ -120,8 +103,7 @@ def test_an_engine_of_ones_own_computes_the_same(folder):
     command = ["run", "heart", "--profile", "smoke", "--method", "fixed", "--json", "--engine"]
     results = []
     for engine in ("serial", "my_engines:Backwards"):
-        done = call(folder, *command, engine)
-        assert done.returncode == 0, done.stderr
+        done = run(*command, engine, cwd=folder)
         results.append(json.loads(done.stdout)["metrics"])
     assert results[0] == results[1]
 
@@ -138,8 +120,8 @@ def test_an_engine_of_ones_own_computes_the_same(folder):
     ],
 )
 def test_a_bad_path_is_refused_in_one_line(folder, arguments, said):
-    done = call(folder, "run", "heart", "--profile", "smoke", *arguments, "--out", "run")
-    assert done.returncode == 2
+    command = ["run", "heart", "--profile", "smoke", "--out", "run"]
+    done = run(*command, *arguments, cwd=folder, code=2)
     assert said in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert not (folder / "run").exists()
@@ -147,7 +129,7 @@ def test_a_bad_path_is_refused_in_one_line(folder, arguments, said):
 
 def test_a_plan_never_imports_what_it_names(folder):
     """A plan comes from a server that may be hostile."""
-    assert call(folder, "plan", "heart", "--method", "fixed", "--out", "plan.json").returncode == 0
+    run("plan", "heart", "--method", "fixed", "--out", "plan.json", cwd=folder)
     plan = json.loads((folder / "plan.json").read_text())
     (folder / "plan.json").write_text(json.dumps({**plan, "method": "hostile:Method"}))
     script = (

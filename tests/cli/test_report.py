@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from .command import refused, run
+from .command import refused, run, start
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def test_a_run_says_where_its_page_is(tmp_path):
 
 def test_two_runs_become_a_comparison(folders, tmp_path):
     out = tmp_path / "both.html"
-    assert str(out) in run("report", *folders, "--out", out, "--title", "Two of them").stdout
+    assert str(out) in start("report", *folders, "--out", out, "--title", "Two of them").stdout
     html = out.read_text()
     assert "<h1>Two of them</h1>" in html
     assert html.count('<article class="panel"') == 2

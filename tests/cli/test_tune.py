@@ -10,7 +10,7 @@ from pacdp.cli.inference import apply_features, evaluate_command, predict_comman
 from pacdp.errors import InputError
 from pacdp.experiments import RunResult
 
-from .command import as_json, refused, run
+from .command import as_json, refused, run, start
 
 SMALL = ("--profile", "smoke", "--seeds", 1, "--sweeps", 1)
 LINES = """
@@ -34,7 +34,7 @@ local_steps = 1
 def plans(tmp_path_factory):
     """A plan of PAC-DP and one of a rival, with what was said of the first."""
     folder = tmp_path_factory.mktemp("plans")
-    said = run("tune", "heart", *SMALL, "--out", folder / "pac-dp.json").stdout
+    said = start("tune", "heart", *SMALL, "--out", folder / "pac-dp.json").stdout
     run("tune", "heart", *SMALL, "--method", "fixed", "--out", folder / "fixed.json")
     return folder, said
 

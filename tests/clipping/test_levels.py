@@ -216,7 +216,7 @@ def test_records_of_a_level_that_is_left_out_do_not_count():
     [
         ((0.1, 1.0), torch.tensor([0, 1, 2]), "from 0 to 1, one for each example"),
         ((0.1, 1.0), torch.tensor([0, -1, 1]), "from 0 to 1, one for each example"),
-        ((0.1, 1.0), torch.tensor([0, 1]), "one for each example"),
+        ((0.1, 1.0), torch.tensor([0, 1]), "are 2, must be one for each example"),
         ((0.1, 1.0), torch.tensor([0.0, 1.0, 1.0]), "one for each example"),
         ((0.1, 2.0), torch.tensor([0, 1, 1]), "the largest must be 1"),
         ((0.1, 0.5), torch.tensor([0, 1, 1]), "the largest must be 1"),

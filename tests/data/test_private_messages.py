@@ -46,6 +46,12 @@ TABLES = {
     "a long line": (f"age,label\n1,0,{SECRET}\n", "a.csv, line 2: must have 2 cells"),
     "a file without a header": (f"{SECRET},{SECRET},1\n", "a.csv: has no column label"),
     "another separator": (f"{SECRET};1\n{SECRET};0\n", "a.csv: has no column label"),
+    "a budget": (f"age,budget,label\n1,{SECRET},0\n", "a.csv, line 2: budget must be a finite"),
+    "a negative budget": (f"age,budget,label\n1,-{NUMBER},0\n", "a.csv, line 2: budget must be"),
+    "two budgets of a unit": (
+        f"unit,age,budget,label\n{SECRET},1,2,0\n{SECRET},1,{NUMBER},0\n",
+        "a.csv, line 3: budget must be the same for all records of a unit",
+    ),
     "an empty unit": (f"unit,age,label\n{SECRET},1,0\n,2,1\n", "a.csv, line 3: unit is empty"),
 }
 
@@ -119,6 +125,12 @@ ARRAYS = {
         "labels": np.array([0, 1]),
         "units": np.array([[SECRET], ["b"]]),
     },
+    "text budgets": {"features": np.eye(2), "labels": np.array([0, 1]), "budgets": TEXT},
+    "negative budgets": {
+        "features": np.eye(2),
+        "labels": np.array([0, 1]),
+        "budgets": np.array([1.0, -NUMBER]),
+    },
     "objects": {"features": np.array([[SECRET], [None]]), "labels": np.array([0, 1])},
     "records with fields": {
         "features": np.array([(1, SECRET)], [("age", int), ("name", "U9")]),
@@ -155,6 +167,8 @@ PAIRS = [(torch.ones(2), 0), (torch.zeros(2), 1)]
         (PAIRS, {"holders": [SECRET, "b"], "clients": ["a", "b"]}),
         (PAIRS, {"holders": [0, NUMBER], "clients": ["a", "b"]}),
         (PAIRS, {"units": [[SECRET], ["b"]], "unit": "patient"}),
+        (PAIRS, {"budgets": [SECRET, "b"]}),
+        (PAIRS, {"budgets": [1.0, -NUMBER]}),
     ],
 )
 def test_torch_data_sets(train, settings):

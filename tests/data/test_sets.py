@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from pacdp.data import Dataset, Provenance, Records, load_dataset
+from pacdp.data.digests import digest_rows
 from pacdp.data.heart import COLUMNS, TEST_SHARE
-from pacdp.data.records import digest_rows, draw_stratified
+from pacdp.data.records import draw_stratified
 from pacdp.errors import InputError
 from pacdp.tasks import Classification, Regression
 

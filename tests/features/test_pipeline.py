@@ -55,13 +55,13 @@ def private(records=60, **more):
 
 def test_all_but_the_features_stays():
     people = np.arange(60) // 4
-    data = private(clients=people % 2, units=people)
+    data = private(clients=people % 2, units=people, budgets=np.array([0.1, 1.0])[people % 2])
     seen = extract_features(data, Features(name="gradients", dimension=7, whitening=0.5))
     for before, after in ((data.train, seen.train), (data.test, seen.test)):
         assert after.features.shape == (len(before), 7)
         assert after.features.dtype == np.float32
         assert np.linalg.norm(after.features, axis=1) == pytest.approx(1, abs=1e-5)
-        for name in ("labels", "clients", "units"):
+        for name in ("labels", "clients", "units", "budgets"):
             assert np.array_equal(getattr(before, name), getattr(after, name))
         assert np.array_equal(before.identities(), after.identities())
         assert before.digest == after.digest

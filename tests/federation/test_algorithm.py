@@ -20,8 +20,7 @@ from pacdp.federation import (
 )
 from pacdp.methods import build_method
 from pacdp.privacy import account
-from pacdp.tasks import Classification
-from tests.plans import plan_of
+from tests.plans import plan_for
 
 SEED = 11
 ROUNDS, EPOCHS, BATCH, RATE = 6, 2, 16, 0.05
@@ -90,10 +89,9 @@ def algorithm_1(records, epsilons, noise_multipliers, sensitivity, weight, bias,
 def test_algorithm_1_to_a_few_grid_steps(adjacency):
     data = load_dataset("heart")
     hospitals = partition_records(data, "natural")
-    plan = plan_of(
-        sizes=hospitals.sizes_by_client,
-        shape=data.shape,
-        task=Classification(2),
+    plan = plan_for(
+        data,
+        hospitals,
         method=build_method("pac-dp", {"curve": CURVE}),
         training=Training(
             rounds=ROUNDS,
@@ -137,11 +135,9 @@ def test_the_same_seed_gives_the_same_model_and_another_another():
     split = partition_records(data, "dirichlet", clients=5)
 
     def train(seed):
-        plan = plan_of(
-            sizes=split.sizes_by_client,
-            shape=data.shape,
-            task=Classification(10),
-            method=build_method("fixed"),
+        plan = plan_for(
+            data,
+            split,
             training=Training(rounds=2, local_epochs=1, batch=32),
             privacy=Privacy(epsilon=8.0),
             seed=seed,

@@ -25,7 +25,7 @@ from pacdp.federation.weights import client_weights
 from pacdp.methods import build_method
 from pacdp.privacy import Adjacency, Guarantee, SQLiteLedger, mu_for
 from pacdp.tasks import Classification
-from tests.plans import plan_of
+from tests.plans import plan_for, plan_of
 
 DATA = load_dataset("heart")
 HOSPITALS = partition_records(DATA, "natural")
@@ -33,11 +33,10 @@ RECORDS = HOSPITALS.client_records(DATA)
 
 
 def plan(policy="even", *, growth=None, rounds=6, epsilon=1.0, name="fixed", **training):
-    return plan_of(
-        sizes=HOSPITALS.sizes_by_client,
-        shape=DATA.shape,
-        task=Classification(2),
-        method=build_method(name),
+    return plan_for(
+        DATA,
+        HOSPITALS,
+        method=name,
         training=Training(rounds=rounds, **{"local_steps": 2} | training),
         privacy=Privacy(epsilon=epsilon, spending=BudgetSchedule(policy=policy, growth=growth)),
     )
@@ -109,11 +108,10 @@ def test_what_may_come_is_never_less_than_what_comes(kind, clients, data, rounds
 def test_no_policy_exceeds_a_budget(
     policy, name, adjacency, epsilons, per_round, sampling, cap, rounds, failures, seed
 ):
-    made = plan_of(
-        sizes=HOSPITALS.sizes_by_client,
-        shape=DATA.shape,
-        task=Classification(2),
-        method=build_method(name),
+    made = plan_for(
+        DATA,
+        HOSPITALS,
+        method=name,
         training=Training(
             rounds=rounds,
             local_epochs=2,

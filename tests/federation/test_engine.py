@@ -26,7 +26,7 @@ from pacdp.federation.engines.base import choose_engine
 from pacdp.methods import METHODS, build_method
 from pacdp.methods.fixed import Fixed
 from pacdp.tasks import Regression
-from tests.plans import plan_of
+from tests.plans import plan_for
 
 pytestmark = pytest.mark.usefixtures("two_threads")
 HEART = load_dataset("heart")
@@ -52,14 +52,10 @@ DIGITS = Dataset(
 
 def plan(parts, data, **changes):
     values = {
-        "sizes": parts.sizes_by_client,
-        "shape": data.shape,
-        "task": data.task,
-        "method": build_method("fixed"),
         "training": Training(rounds=3, local_epochs=2, batch=64),
         "privacy": Privacy(epsilon=1.0),
     }
-    return plan_of(**values | changes)
+    return plan_for(data, parts, **values | changes)
 
 
 def same(one, other):

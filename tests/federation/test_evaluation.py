@@ -12,18 +12,17 @@ from pacdp.federation.configuration import Model, WarmStart
 from pacdp.federation.evaluation import accuracy_by_client, evaluate
 from pacdp.federation.local_model import LocalModel
 from pacdp.federation.warm_start import train_warm_start
-from pacdp.methods import build_method
-from pacdp.tasks import Classification
-from tests.plans import plan_of
+from tests.plans import plan_for
+
+HEART = load_dataset("heart")
+HOSPITALS = partition_records(HEART, "natural")
 
 
 def test_what_clients_see():
-    heart = load_dataset("heart")
-    hospitals = partition_records(heart, "natural")
-    predicted = np.eye(2)[np.zeros(len(heart.test), int)]
-    seen = accuracy_by_client(predicted, heart, hospitals)
+    predicted = np.eye(2)[np.zeros(len(HEART.test), int)]
+    seen = accuracy_by_client(predicted, HEART, HOSPITALS)
     for number, accuracy in enumerate(seen):
-        mine = heart.test.labels[heart.test.clients == number]
+        mine = HEART.test.labels[HEART.test.clients == number]
         assert accuracy == pytest.approx((mine == 0).mean())
     digits = load_dataset("digits")
     split = partition_records(digits, "shards", clients=5)
@@ -33,13 +32,9 @@ def test_what_clients_see():
 
 
 def test_the_warm_start_is_evaluated_before_any_private_record_is_read():
-    data = load_dataset("heart")
-    hospitals = partition_records(data, "natural")
-    plan = plan_of(
-        sizes=hospitals.sizes_by_client,
-        shape=data.shape,
-        task=Classification(2),
-        method=build_method("fixed"),
+    plan = plan_for(
+        HEART,
+        HOSPITALS,
         training=Training(rounds=1, local_steps=1),
         privacy=Privacy(epsilon=1.0),
         model=Model(name="mlp"),
@@ -53,7 +48,7 @@ def test_the_warm_start_is_evaluated_before_any_private_record_is_read():
     local_model = LocalModel(plan)
     local_model.load(states[0])
     assert evaluate(local_model.model, proxy.test, proxy.task)["accuracy"] > 0.9
-    result = simulate(plan, data, hospitals, initial=states[0])
+    result = simulate(plan, HEART, HOSPITALS, initial=states[0])
     assert result.metrics["accuracy"] is not None
     with pytest.raises(InputError, match="must have"):
         train_warm_start(local_model, load_dataset("breast-cancer"), WarmStart(), seed=0)
@@ -61,18 +56,14 @@ def test_the_warm_start_is_evaluated_before_any_private_record_is_read():
 
 def test_test_records_move_nothing_but_the_scores():
     """No round is picked and nothing is stopped by what they say."""
-    data = load_dataset("heart")
-    hospitals = partition_records(data, "natural")
-    plan = plan_of(
-        sizes=hospitals.sizes_by_client,
-        shape=data.shape,
-        task=Classification(2),
-        method=build_method("fixed"),
+    plan = plan_for(
+        HEART,
+        HOSPITALS,
         training=Training(rounds=6, local_steps=1),
         privacy=Privacy(epsilon=0.05),
     )
-    wrong = replace(data, test=replace(data.test, labels=1 - data.test.labels))
-    one, other = (simulate(plan, part, hospitals) for part in (data, wrong))
+    wrong = replace(HEART, test=replace(HEART.test, labels=1 - HEART.test.labels))
+    one, other = (simulate(plan, part, HOSPITALS) for part in (HEART, wrong))
     assert one.metrics["accuracy"] != other.metrics["accuracy"]
     assert len(one.history) == len(other.history) == 6
     assert all(np.array_equal(one.model[name], other.model[name]) for name in one.model)

@@ -17,8 +17,7 @@ from pacdp.federation.budgets import assign_budgets
 from pacdp.federation.client_sampling import ClientSampling
 from pacdp.methods import build_method
 from pacdp.privacy import account, calibrate
-from pacdp.tasks import Classification
-from tests.plans import plan_of
+from tests.plans import plan_for
 
 HEART = load_dataset("heart")
 HOSPITALS = partition_records(HEART, "natural")
@@ -26,14 +25,10 @@ HOSPITALS = partition_records(HEART, "natural")
 
 def plan(**changes):
     parts = {
-        "sizes": HOSPITALS.sizes_by_client,
-        "shape": HEART.shape,
-        "task": Classification(2),
-        "method": build_method("fixed"),
         "training": Training(rounds=5, local_steps=1),
         "privacy": Privacy(epsilon=1.0),
     }
-    return plan_of(**parts | changes)
+    return plan_for(HEART, HOSPITALS, **parts | changes)
 
 
 def test_levels_by_largest_remainder():

@@ -3,9 +3,7 @@
 import json
 import signal
 import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
@@ -22,20 +20,18 @@ from pacdp.federation import (
 )
 from pacdp.methods import METHODS, build_method
 from pacdp.privacy import Adjacency, Guarantee, MemoryLedger
-from pacdp.tasks import Classification
-from tests.plans import plan_of
+from tests.cli.command import COMMAND, refused, run
+from tests.plans import plan_for
 
-COMMAND = Path(sys.executable).parent / "pacdp"
 DATA = load_dataset("heart")
 HOSPITALS = partition_records(DATA, "natural")
 CURVE = {"curve": {"family": "power", "coefficients": [1.0, 0.4]}}
 
 
 def plan(name="cgm-median", rounds=6, **server):
-    return plan_of(
-        sizes=HOSPITALS.sizes_by_client,
-        shape=DATA.shape,
-        task=Classification(2),
+    return plan_for(
+        DATA,
+        HOSPITALS,
         method=build_method(name, CURVE if name == "pac-dp" else {}),
         training=Training(
             rounds=rounds,
@@ -130,7 +126,7 @@ def test_kill_minus_nine(tmp_path):
         *("--set", "server.optimiser=momentum", "--method", "aqc", "--seed", "7"),
     ]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    subprocess.run([COMMAND, *arguments, "--out", whole], check=True, capture_output=True)
+    run(*arguments, "--out", whole)
     rows = killed / "metrics.jsonl"
     for reached in (5, 30):
         process = subprocess.Popen(
@@ -144,18 +140,13 @@ def test_kill_minus_nine(tmp_path):
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
         assert not (killed / "result.json").exists()
-    subprocess.run(
-        [COMMAND, *arguments, "--out", killed, "--resume"], check=True, capture_output=True
-    )
+    run(*arguments, "--out", killed, "--resume")
     assert (killed / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
     results = [json.loads((folder / "result.json").read_text()) for folder in (whole, killed)]
     assert results[0]["clients"] == results[1]["clients"]
     counts = [len((f / "metrics.jsonl").read_text().splitlines()) for f in (whole, killed)]
     assert counts == [60, 60]
     other = [*arguments, "--set", "training.rounds=3", "--out", killed, "--resume"]
-    found = subprocess.run([COMMAND, *other], capture_output=True, text=True)
-    assert (found.returncode, found.stdout) == (2, "")
-    assert "holds another plan" in found.stderr
+    assert "holds another plan" in refused(*other)
     slip = [*arguments, "--set", "failure_rate=0.4", "--out", killed, "--resume"]
-    found = subprocess.run([COMMAND, *slip], capture_output=True, text=True)
-    assert "holds another experiment" in found.stderr
+    assert "holds another experiment" in refused(*slip)

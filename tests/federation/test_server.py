@@ -25,7 +25,7 @@ from pacdp.federation.client import simulated_noise
 from pacdp.federation.weights import client_weights
 from pacdp.methods import build_method
 from pacdp.tasks import Classification
-from tests.plans import plan_of
+from tests.plans import plan_for, plan_of
 
 SIZES = {"a": 100, "b": 300, "c": 50}
 RULES = get_args(Aggregation.model_fields["weights"].annotation)
@@ -170,11 +170,9 @@ def test_a_broadcast_cannot_be_changed_from_outside():
 def test_a_run_goes_on_without_those_who_fail_or_refuse():
     data = load_dataset("heart")
     hospitals = partition_records(data, "natural")
-    made = plan_of(
-        sizes=hospitals.sizes_by_client,
-        shape=data.shape,
-        task=Classification(2),
-        method=build_method("fixed"),
+    made = plan_for(
+        data,
+        hospitals,
         training=Training(
             rounds=12, local_steps=1, clients_per_round=2, sampling="uniform", cap=0.2
         ),
@@ -195,13 +193,7 @@ def test_a_run_goes_on_without_those_who_fail_or_refuse():
 def test_reads_like_algorithm_1():
     data = load_dataset("heart")
     hospitals = partition_records(data, "natural")
-    made = plan_of(
-        sizes=hospitals.sizes_by_client,
-        shape=data.shape,
-        task=Classification(2),
-        method=build_method("fixed"),
-        training=Training(rounds=3, local_steps=1),
-    )
+    made = plan_for(data, hospitals, training=Training(rounds=3, local_steps=1))
     clients = [
         Client(n, made, records, noise=simulated_noise(made.seed, n))
         for n, records in enumerate(hospitals.client_records(data))

@@ -33,8 +33,9 @@ WHOLE = module.search_axes
 
 
 def few(*given, **named):
-    """Two values of each setting: a real search, in a second."""
-    return {name: values[-2:] for name, values in WHOLE(*given, **named).items()}
+    """Two values of each setting, and not the most rounds: a real search, in a second."""
+    axes = {name: values[-2:] for name, values in WHOLE(*given, **named).items()}
+    return axes | {"rounds": [5, 10]}
 
 
 @pytest.fixture(autouse=True)
@@ -42,11 +43,33 @@ def few_values(monkeypatch):
     monkeypatch.setattr(module, "search_axes", few)
 
 
+def count_calls(patch):
+    """Count the trainings from here on."""
+    calls = []
+    whole = evaluation.score_plans
+
+    def score_plans(plans, records, **more):
+        calls.append(plans[0].method)
+        return whole(plans, records, **more)
+
+    patch.setattr(evaluation, "score_plans", score_plans)
+    return calls
+
+
 @pytest.fixture(scope="module")
-def found():
+def alone():
+    """Two methods that were tuned by themselves, and how many trainings both took."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "search_axes", few)
-        return tune(OWN, seeds=2, sweeps=1)
+        calls = count_calls(patch)
+        names = ("pac-dp", "fixed")
+        tuned = {name: tune(OWN, method=name, seeds=2, sweeps=1) for name in names}
+        return tuned, len(calls)
+
+
+@pytest.fixture(scope="module")
+def found(alone):
+    return alone[0]["pac-dp"]
 
 
 def test_private_records_are_not_looked_at():
@@ -97,21 +120,31 @@ def test_unequal_budgets_choose_weights_that_are_safe(found):
     assert (uneven["setting"], alike["setting"]) == ("weights, labels uneven", "weights")
     safe = {one["value"] for one in uneven["tried"] if one["gain"] >= -one["error"]}
     best = max((one for one in alike["tried"] if one["value"] in safe), key=lambda o: o["mean"])
-    # What cannot be told from noise stays as it was.
+    # What cannot be told from noise stays as it was, unless that is not safe.
+    before = alike["before"]
+    stays = before if before in safe else "size"
     moved = best["gain"] > best["error"]
-    assert found.chosen["weights"] == alike["after"] == (best["value"] if moved else "size")
-    assert alike["before"] == OWN.server.weights
+    assert found.chosen["weights"] == alike["after"] == (best["value"] if moved else stays)
+    assert before == OWN.server.weights
     assert found.privacy.budgets == (0.01, 0.05, 0.5)
 
 
-def test_a_rule_that_loses_where_labels_are_uneven_is_not_taken(monkeypatch):
+@pytest.mark.parametrize(
+    ("best", "uneven", "taken"),
+    [
+        ("inverse-variance", 0.9, "inverse-variance"),
+        ("inverse-variance", 0.1, "inverse-noise"),
+        ("inverse-noise", 0.1, "size"),
+    ],
+)
+def test_a_rule_that_loses_where_labels_are_uneven_is_not_taken(best, uneven, taken, monkeypatch):
     def scores(self, experiment, method, seeds, *, skew=None):
-        good = experiment.server.weights == "inverse-variance"
-        return [(0.1 if skew else 0.9) if good else 0.5] * len(seeds)
+        good = experiment.server.weights == best
+        return [(uneven if skew else 0.9) if good else 0.5] * len(seeds)
 
     monkeypatch.setattr(CandidateEvaluator, "scores", scores)
-    chosen = tune(OWN, method="fixed", seeds=2, sweeps=1).chosen
-    assert chosen["weights"] != "inverse-variance"
+    assert OWN.server.weights == "inverse-noise"
+    assert tune(OWN, method="fixed", seeds=2, sweeps=1).chosen["weights"] == taken
 
 
 def clouds(*, records, clients):
@@ -274,35 +307,24 @@ def test_few_records_are_dealt_out_unevenly_in_shards():
     assert evaluator.proxy_task(fewer, skew=0.1, seeds=range(2)).partition == "dirichlet"
 
 
-def test_what_two_methods_share_is_trained_once_and_the_same(monkeypatch):
-
-    trained = []
-    whole = evaluation.score_plans
-
-    def score_plans(plans, records, **more):
-        trained.append(plans[0].method)
-        return whole(plans, records, **more)
-
-    monkeypatch.setattr(evaluation, "score_plans", score_plans)
-    read = read_data(OWN.data, seed=0)
-    shared = CandidateEvaluator(read)
-    alone = {name: tune(OWN, method=name, seeds=2, sweeps=1) for name in ("pac-dp", "fixed")}
-    before = len(trained)
-    together = {
-        name: tune(OWN, method=name, seeds=2, sweeps=1, evaluator=shared)
-        for name in ("pac-dp", "fixed")
-    }
-    assert together == alone
-    saved = before - (len(trained) - before)
-    assert 0 < saved < before
+def test_what_two_methods_share_is_trained_once_and_the_same(alone, monkeypatch):
+    tuned, before = alone
+    trained = count_calls(monkeypatch)
+    shared = CandidateEvaluator(read_data(OWN.data, seed=0))
+    together = {name: tune(OWN, method=name, seeds=2, sweeps=1, evaluator=shared) for name in tuned}
+    assert together == tuned
+    assert 0 < len(trained) < before
 
 
-def test_other_budgets_and_more_seeds_on_one_stage_choose_as_alone():
+def test_other_budgets_and_more_seeds_on_one_stage_choose_as_alone(alone):
+    def tune_fixed(experiment, seeds, evaluator=None):
+        return tune(experiment, method="fixed", seeds=seeds, sweeps=1, evaluator=evaluator)
+
     other = OWN.model_copy(update={"privacy": HEART.privacy})
     shared = CandidateEvaluator(read_data(OWN.data, seed=0))
-    for experiment, seeds in ((OWN, 1), (other, 1), (OWN, 2)):
-        alone = tune(experiment, method="fixed", seeds=seeds, sweeps=1)
-        assert tune(experiment, method="fixed", seeds=seeds, sweeps=1, evaluator=shared) == alone
+    for experiment in (OWN, other):
+        assert tune_fixed(experiment, 1, shared) == tune_fixed(experiment, 1)
+    assert tune_fixed(OWN, 2, shared) == alone[0]["fixed"]
 
 
 def test_labels_are_dealt_out_so_that_every_seed_can_be():

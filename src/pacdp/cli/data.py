@@ -159,6 +159,14 @@ def check(
     if data.unit != "record" and data.train.units is not None:
         values["units"] = len(np.unique(data.train.units))
         rows["unit of ε"] = f"{data.unit}, {values['units']} of them for training"
+    held = data.train.unit_budgets()
+    if held is not None:
+        levels, counts = (array.tolist() for array in np.unique(held, return_counts=True))
+        pairs = list(zip(levels, counts, strict=True))
+        values["budgets"] = [{"epsilon": level, "units": count} for level, count in pairs]
+        shown = [f"ε = {level:g} ({count})" for level, count in pairs]
+        shown = shown if len(shown) <= 12 else [*shown[:12], "..."]
+        rows["budgets"] = f"of each {data.unit}, for training: {', '.join(shown)}"
     rows["verdict"] = "intact" if name in CATALOGUE else "readable"
     print_json(values) if as_json else print_rows(rows)
 

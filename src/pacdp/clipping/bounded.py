@@ -6,6 +6,7 @@ Here a clipped value states how far one record can move it, and :func:`release` 
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -61,13 +62,23 @@ class Bounded:
         6.0
         """
         relative = self.sensitivity / self.bound
-        return Release(
-            noise_multiplier=require_positive_number("z", z) * relative,
-            sensitivity=relative,
-            adjacency=self.adjacency,
-            unit=self.unit,
-            levels=tuple(LevelTerms(ratio) for ratio in self.levels),
+        return _describe_release(
+            require_positive_number("z", z), relative, self.adjacency, self.unit, self.levels
         )
+
+
+# Every step of a participation makes the same release, and validating it again takes longer.
+@lru_cache(maxsize=256)
+def _describe_release(
+    z: float, sensitivity: float, adjacency: Adjacency, unit: str, levels: tuple[float, ...]
+) -> Release:
+    return Release(
+        noise_multiplier=z * sensitivity,
+        sensitivity=sensitivity,
+        adjacency=adjacency,
+        unit=unit,
+        levels=tuple(LevelTerms(ratio) for ratio in levels),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,8 +107,9 @@ def release(value: Bounded, *, z: float, divisor: float, noise: NoiseSource) -> 
     if not value.values:
         raise InputError("value: is used up, it has been released before")
     coordinates = sum(tensor.numel() for tensor in value.values.values())
-    check_noise(z * value.sensitivity / value.finest, coordinates)
-    step = grid_step(value.finest, coordinates)
+    finest = value.finest
+    check_noise(z * value.sensitivity / finest, coordinates)
+    step = grid_step(finest, coordinates)
     scale = noise_scale(z, value.sensitivity, step)
     released: dict[str, Tensor] = {}
     while value.values:

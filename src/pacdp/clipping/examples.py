@@ -1,7 +1,9 @@
 """Batches of examples: tensors or tuples of tensors whose first dimension is the examples."""
 
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -44,7 +46,6 @@ class Batch:
             yield place, Batch(inputs, targets, place.stop - start, units)
 
 
-@dataclass(frozen=True)
 class ExampleLevels:
     """The budget level of each example (or unit), and the bound of each level.
 
@@ -52,35 +53,59 @@ class ExampleLevels:
 
     >>> levels = ExampleLevels((0.1, 1.0), torch.tensor([1, 0, 0]))
     >>> levels.limits(2.0, examples=3).round(decimals=2)
-    tensor([2.0000, 0.2000, 0.2000], dtype=torch.float64)
+    tensor([2.0000, 0.2000, 0.2000])
     """
 
-    ratios: tuple[float, ...]
-    index: Tensor
-
-    def limits(
-        self, bound: float, examples: int, *, sums: int | None = None, positions: bool = False
-    ) -> Tensor:
-        """Return the norm to which each example is clipped, as one of ``examples`` in a sum."""
-        table = shrink_levels(
-            np.array(bound), np.array(self.ratios), examples, sums=sums, positions=positions
-        )
-        return torch.from_numpy(table).to(self.index.device)[self.index]
-
-    def take(self, chosen: slice | Tensor) -> "ExampleLevels":
-        """Return the levels of some of the examples."""
-        return ExampleLevels(self.ratios, self.index[chosen])
-
-    def check(self, size: int) -> None:
-        """Refuse levels that are not one known level for each example."""
-        index, known = self.index, len(self.ratios)
-        whole = index.dtype == torch.int64 and index.shape == (size,)
-        if not whole or (size and not 0 <= int(index.min()) <= int(index.max()) < known):
+    def __init__(self, ratios: tuple[float, ...], index: Tensor) -> None:
+        self.ratios, self.index = ratios, index
+        known = len(ratios)
+        whole = index.dtype == torch.int64 and index.ndim == 1
+        if not whole or (len(index) and not 0 <= int(index.min()) <= int(index.max()) < known):
             raise InputError(
                 f"levels: must be whole numbers (int64) from 0 to {known - 1}, one for each example"
             )
-        if not all(0 <= ratio <= 1 for ratio in self.ratios) or max(self.ratios) != 1:
+        if not all(0 <= ratio <= 1 for ratio in ratios) or max(ratios) != 1:
             raise InputError("levels: ratios must be from 0 to 1, and the largest must be 1")
+
+    def limits(
+        self,
+        bound: float,
+        examples: int,
+        *,
+        sums: int | None = None,
+        positions: bool = False,
+        dtype: torch.dtype = torch.float32,
+    ) -> Tensor:
+        """Return the norm to which each example is clipped, as one of ``examples`` in a sum."""
+        table = _tabulate_limits(bound, self.ratios, examples, sums, positions, dtype)
+        return table.to(self.index.device).index_select(0, self.index)
+
+    def take(self, chosen: slice | Tensor) -> "ExampleLevels":
+        """Return the levels of some of the examples, which need no further check."""
+        taken = copy.copy(self)
+        taken.index = self.index[chosen]
+        return taken
+
+    def require_size(self, size: int) -> None:
+        """Refuse levels of another number of examples."""
+        if len(self.index) != size:
+            raise InputError(f"levels: are {len(self.index)}, must be one for each example")
+
+
+# The bounds of a round are the same in every step.
+@lru_cache(maxsize=256)
+def _tabulate_limits(
+    bound: float,
+    ratios: tuple[float, ...],
+    examples: int,
+    sums: int | None,
+    positions: bool,
+    dtype: torch.dtype,
+) -> Tensor:
+    limits = shrink_levels(
+        np.array(bound), np.array(ratios), examples, sums=sums, positions=positions
+    )
+    return torch.from_numpy(limits).to(dtype)
 
 
 def as_tuple(values: Any) -> tuple[Any, ...]:

@@ -95,7 +95,7 @@ class ClippedGradient:
         batch = self._batch(inputs, targets, units)
         require_mask(present, (batch.size,))
         if levels is not None:
-            levels.check(batch.size)
+            levels.require_size(batch.size)
         strategy = self._strategy(inputs, targets)
         return ClippedSum(
             values=run_flushed(partial(self._sum, strategy, batch, bound, present, levels)),
@@ -219,7 +219,7 @@ class ClippedGradient:
                 examples=size,
                 sums=-(-size // step) * -(-min(step, size) // BLOCK),
                 present=None if present is None else present[rows],
-                levels=None if levels is None else levels.take(rows),
+                levels=levels if levels is None or step >= size else levels.take(rows),
             )
             total = {n: total[n].double().add_(v) for n, v in summed.items()} if total else summed
         return {

@@ -6,6 +6,7 @@ CNN). The results are those of the same models one by one, up to rounding.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -45,8 +46,21 @@ class StackedLevels:
 
     def limits(self, bounds: FloatArray, examples: int) -> Tensor:
         """Return the norm to which each example is clipped: (models, examples)."""
-        table = torch.from_numpy(shrink_levels(bounds, self.ratios, examples))
+        table = tabulate_limits(bounds, self.ratios, examples)
         return table.to(self.index.device).gather(1, self.index)
+
+
+def tabulate_limits(bounds: FloatArray, ratios: FloatArray, examples: int) -> Tensor:
+    """Return the norms to clip to, (..., levels), from bounds (...) and ratios (..., levels)."""
+    return _tabulate(bounds.tobytes(), ratios.tobytes(), ratios.shape, examples)
+
+
+# Bounds and batch sizes recur in every step of a round.
+@lru_cache(maxsize=256)
+def _tabulate(bounds: bytes, ratios: bytes, shape: tuple[int, ...], examples: int) -> Tensor:
+    largest = np.frombuffer(bounds).reshape(shape[:-1])
+    limits = shrink_levels(largest, np.frombuffer(ratios).reshape(shape), examples)
+    return torch.from_numpy(limits).float()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -69,8 +69,12 @@ class Gradients:
             limits: float | Tensor = shrink_bound(bound, examples, sums=sums)
         else:
             limits = levels.limits(
-                bound, examples, sums=sums, positions=self.rounding is not None
-            ).to(norms)
+                bound,
+                examples,
+                sums=sums,
+                positions=self.rounding is not None,
+                dtype=norms.dtype,
+            )
         factors = clip_factors(norms, limits)
         return self.sums(factors if present is None else factors * present)
 

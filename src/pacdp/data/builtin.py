@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from pacdp.data.digests import digest_rows
 from pacdp.data.records import (
     Dataset,
     Records,
-    digest_rows,
     draw_stratified,
     make_generator,
     split_dataset,

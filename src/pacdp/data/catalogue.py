@@ -87,7 +87,10 @@ def find_entry(name: str) -> CatalogueEntry:
     if name in CATALOGUE:
         return CATALOGUE[name]
     if is_path(name):
-        return CatalogueEntry(name, import_object("data", name))
+        loader = import_object("data", name)
+        if not callable(loader):
+            raise InputError(f"data = {name!r}: must be a function that returns a data set")
+        return CatalogueEntry(name, loader)
     if Path(name).is_file():
         raise InputError(f"data = {name!r}: is a file; name the folder with a file for each client")
     raise InputError(
@@ -113,7 +116,12 @@ def load_dataset(name: str | Path, *, folder: Path | None = None, **options: Any
         return call_with_options(partial(user_folder.read_folder, Path(name)), options, str(name))
     entry = find_entry(str(name))
     if not isinstance(entry.loader, ImageSet):
-        return call_with_options(entry.loader, options, entry.name)
+        dataset = call_with_options(entry.loader, options, entry.name)
+        if not isinstance(dataset, Dataset):  # of the user's own function
+            raise InputError(
+                f"data = {entry.name!r}: returns {type(dataset).__name__}, must be a data set"
+            )
+        return dataset
     home = data_folder() if folder is None else folder
     place = entry.loader.locate(home)
     if place is None:
@@ -127,7 +135,16 @@ def load_dataset(name: str | Path, *, folder: Path | None = None, **options: Any
 
 def call_with_options(function: Callable[..., T], options: dict[str, Any], name: str) -> T:
     """Call a function with keyword options; one that it does not have is refused by name."""
-    parameters = inspect.signature(function).parameters.values()
-    allowed = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
-    refuse_unknown(name, options, allowed, "option")
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # some functions of Python itself have no signature
+        raise InputError(f"{name}: its options are not known, must be a Python function") from None
+    parameters = signature.parameters.values()
+    refuse_unknown(
+        name, options, [p.name for p in parameters if p.kind is p.KEYWORD_ONLY], "option"
+    )
+    try:
+        signature.bind(**options)
+    except TypeError as error:
+        raise InputError(f"{name}: {error}, which must be given as an option") from None
     return function(**options)

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pacdp.data.records import Array, digest_rows, require_finite
+from pacdp.data.digests import digest_rows
+from pacdp.data.records import Array, require_budgets, require_finite
 from pacdp.data.storage import refuse_damaged
 from pacdp.errors import DataError
 from pacdp.tasks import Regression
@@ -34,6 +35,8 @@ class ClientFile:
     labels: Array
     units: Array | None
     """The name of each record's unit."""
+    budgets: Array | None
+    """The ε of each record."""
     columns: tuple[str, ...] | None
     """The names of the features, for a CSV file."""
     keys: Array
@@ -56,9 +59,11 @@ def read_csv(path: Path, ranges: Ranges, unit: str, like: tuple[str, ...] | None
     """Read a CSV file; ``like`` are the columns of the other files, which must be the same."""
     table, lines = _read_table(path)
     unit_column = "unit" if "unit" in table else unit
-    names = tuple(name for name in table if name not in ("label", unit_column))
+    names = tuple(name for name in table if name not in ("label", "budget", unit_column))
     if not names:
-        raise DataError(f"{path}: has no features, must have a column besides label and unit")
+        raise DataError(
+            f"{path}: has no features, must have a column besides label, unit and budget"
+        )
     if like is not None and set(names) != set(like):
         odd = sorted(set(names) ^ set(like))[0]
         has = "has a column" if odd in names else "lacks the column"
@@ -75,6 +80,9 @@ def read_csv(path: Path, ranges: Ranges, unit: str, like: tuple[str, ...] | None
             f"{path}, line {lines[units.index('')]}: {unit_column} is empty, "
             "must identify the unit of the record"
         )
+    budgets = _parse_numbers(path, "budget", table["budget"], lines) if "budget" in table else None
+    if budgets is not None:
+        require_budgets(str(path), budgets, None if units is None else np.array(units), lines)
     scaled = [
         _scale(column, *ranges[name]) if name in ranges else column
         for name, column in zip(names, values, strict=True)
@@ -84,6 +92,7 @@ def read_csv(path: Path, ranges: Ranges, unit: str, like: tuple[str, ...] | None
         features=np.stack(scaled, axis=1).astype(np.float32),
         labels=_parse_numbers(path, "label", table["label"], lines),
         units=None if units is None else np.array(units),
+        budgets=budgets,
         columns=names,
         keys=digest_rows(np.stack(values, axis=1)),
         lines=lines,
@@ -132,10 +141,12 @@ def _parse_numbers(path: Path, column: str, cells: Sequence[str], lines: Sequenc
             if not abs(values[number]) <= LARGEST_NUMBER:
                 raise ValueError
         except ValueError:
-            hint = "" if column == "label" else " (identifiers belong in a column unit)"
-            raise DataError(
-                f"{path}, line {line}: {column} must be a number within ±{LARGEST_NUMBER:.3g}{hint}"
-            ) from None
+            allowed = f"a number within ±{LARGEST_NUMBER:.3g}"
+            if column == "budget":
+                allowed = "a finite number > 0"
+            elif column != "label":
+                allowed += " (identifiers belong in a column unit)"
+            raise DataError(f"{path}, line {line}: {column} must be {allowed}") from None
     return values
 
 
@@ -144,7 +155,10 @@ def _scale(values: Array, low: float, high: float) -> Array:
 
 
 def read_npz(path: Path) -> ClientFile:
-    """Read an .npz file with the arrays ``features``, ``labels`` and optionally ``units``."""
+    """Read an .npz file with the arrays ``features`` and ``labels``.
+
+    It may also have the arrays ``units`` and ``budgets``.
+    """
     with (
         refuse_damaged(f"{path}: is not an .npz file of plain arrays", PermissionError),
         # NumPy does not close a file that it cannot read.
@@ -157,16 +171,25 @@ def read_npz(path: Path) -> ClientFile:
                 f"{path}: holds {', '.join(sorted(names))}; must hold features and labels"
             )
         features, labels = arrays["features"], arrays["labels"]
-        units = arrays["units"] if "units" in names else None
+        units, budgets = (arrays[name] if name in names else None for name in ("units", "budgets"))
     if units is not None:
         require_column(f"{path}: units", units, UNIT_KINDS, UNIT_NAMES, DataError)
-    for name, values in (("labels", labels), ("units", units)):
+    for name, values in (("labels", labels), ("units", units), ("budgets", budgets)):
         if values is not None and values.shape != features.shape[:1]:
             raise DataError(f"{path}: {name} have shape {values.shape}, must be one per record")
     require_finite(str(path), features)
     Regression().require_labels(str(path), labels)
-    unit_names = None if units is None else units.astype(str)
-    return ClientFile(path, features, labels, unit_names, None, digest_rows(features))
+    if budgets is not None:
+        budgets = require_budgets(str(path), budgets, units)
+    return ClientFile(
+        path=path,
+        features=features,
+        labels=labels,
+        units=None if units is None else units.astype(str),
+        budgets=budgets,
+        columns=None,
+        keys=digest_rows(features),
+    )
 
 
 def read_ranges(path: Path) -> Ranges:

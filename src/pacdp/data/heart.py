@@ -29,7 +29,8 @@ from importlib import resources
 
 import numpy as np
 
-from pacdp.data.records import Dataset, Records, digest_rows, draw_stratified, split_dataset
+from pacdp.data.digests import digest_rows
+from pacdp.data.records import Dataset, Records, draw_stratified, split_dataset
 from pacdp.data.sources import published_provenance
 from pacdp.tasks import Classification
 from pacdp.validation import FloatArray, require_member

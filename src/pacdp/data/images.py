@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pacdp.data import formats
+from pacdp.data.digests import digest_rows
 from pacdp.data.formats import Bytes
-from pacdp.data.records import Dataset, Records, digest_rows
+from pacdp.data.records import Dataset, Records
 from pacdp.data.sources import SOURCES, published_provenance
 from pacdp.data.storage import open_files, replace_folder
 from pacdp.errors import DataError

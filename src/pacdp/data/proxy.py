@@ -16,8 +16,9 @@ import numpy as np
 from scipy.stats import norm
 
 from pacdp.data.catalogue import call_with_options, load_dataset
+from pacdp.data.digests import digest_rows
 from pacdp.data.heart import HOSPITALS
-from pacdp.data.records import Array, Dataset, Records, digest_rows, make_generator
+from pacdp.data.records import Array, Dataset, Records, make_generator
 from pacdp.errors import DataError, InputError
 from pacdp.tasks import Classification
 from pacdp.validation import require_count, require_member

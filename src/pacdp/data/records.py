@@ -6,8 +6,7 @@ value.
 """
 
 import hashlib
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -15,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pacdp.data.digests import digest_rows
 from pacdp.errors import InputError
 from pacdp.tasks import Task
-from pacdp.validation import describe_type
+from pacdp.validation import describe_type, locate_record
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -107,15 +107,11 @@ class Records:
         """
         if self.budgets is None or self.units is None:
             return self.budgets
-        _, first, unit = np.unique(self.units, return_index=True, return_inverse=True)
-        budgets = self.budgets[first]
-        if not np.array_equal(budgets[unit], self.budgets):
-            raise InputError("budgets: records of one unit have different ones, must have the same")
-        return budgets
+        return require_budgets("records", self.budgets, self.units)[self.group_by_unit()[0]]
 
     @cached_property
     def digest(self) -> str:
-        """A digest of the records' identities, labels and units.
+        """A digest of the records' identities, labels, units and budgets.
 
         >>> len(Records(features=np.ones((2, 4)), labels=np.zeros(2)).digest)
         64
@@ -124,6 +120,9 @@ class Records:
         total.update(self.identities().tobytes())
         if self.units is not None:
             total.update(np.ascontiguousarray(self.units).data)
+        if self.budgets is not None:
+            # The word distinguishes them from units of the same bytes.
+            total.update(b"budgets" + self.budgets.astype(np.float64).tobytes())
         return total.hexdigest()
 
     def inputs(self, device: str = "cpu") -> "Tensor":
@@ -165,17 +164,24 @@ class Records:
 
 
 def concatenate_records(first: Records, *others: Records) -> Records:
-    """Concatenate records of the same shape; identities are kept, clients and units are not.
+    """Concatenate records of the same shape.
+
+    Identities and budgets are kept, clients and units are not: their numbers have a meaning within
+    one data set only.
 
     >>> records = Records(features=np.zeros((2, 3)), labels=np.zeros(2))
     >>> len(concatenate_records(records, records))
     4
     """
     parts = [first, *others]
+    budgets = [part.budgets for part in parts if part.budgets is not None]
+    if budgets and len(budgets) < len(parts):
+        raise InputError("budgets: must be given for all of the records or for none")
     return Records(
         features=np.concatenate([part.features for part in parts]),
         labels=np.concatenate([part.labels for part in parts]),
         keys=np.concatenate([part.identities() for part in parts]),
+        budgets=np.concatenate(budgets) if budgets else None,
     )
 
 
@@ -213,6 +219,8 @@ class Dataset:
             where = f"{self.name}, {split} records"
             require_finite(where, records.features)
             self.task.require_labels(where, records.labels)
+            if records.budgets is not None:
+                require_budgets(where, records.budgets, records.units)
             if records.features.shape[1:] != self.shape:
                 raise InputError(
                     f"{where}: have shape {records.features.shape[1:]}, "
@@ -295,51 +303,33 @@ def require_finite(where: str, features: Array) -> None:
         raise InputError(f"{where}, record {first}: feature {place} must be a finite number")
 
 
-def digest_rows(rows: Array) -> Array:
-    """Return a 128-bit digest of each row; rows of equal numbers have equal digests.
+def require_budgets(
+    where: str, budgets: Array, units: Array | None = None, lines: Sequence[int] | None = None
+) -> NDArray[np.float64]:
+    """Return budgets as float64, or raise InputError that locates the first that is not allowed.
 
-    A digest depends on the numbers of its row only, not on their type or on other rows.
+    Budgets are finite numbers > 0, and the same for all records of a unit. Single precision is
+    refused, because budgets are compared with levels such as 0.1, which is another number there.
 
-    >>> digest_rows(np.zeros((3, 5), np.uint8)).dtype
-    dtype('V16')
-    >>> whole, real = (digest_rows(np.array([[54, 156]], kind)) for kind in (int, float))
-    >>> bool(whole[0] == real[0])
-    True
+    >>> require_budgets("a.csv", np.array([0.1, 1.0]), np.array([7, 7]))
+    Traceback (most recent call last):
+    ...
+    pacdp.errors.InputError: a.csv, record 1: budget must be the same for all records of a unit
     """
-    joined = b"".join(
-        hashlib.blake2b(form, digest_size=16).digest()
-        for start in range(0, len(rows), _ROWS)
-        for form in _canonical_bytes(
-            rows[start : start + _ROWS].reshape(-1, math.prod(rows.shape[1:]))
+    if budgets.ndim != 1 or not (budgets.dtype.kind in "iu" or budgets.dtype == np.float64):
+        raise InputError(
+            f"{where}: budgets are {describe_type(budgets)} of shape {budgets.shape}, "
+            "must be float64 or whole numbers, one for each record"
         )
-    )
-    return np.frombuffer(joined, dtype="V16")
-
-
-# Rows that are converted at a time, which bounds the memory of the copies.
-_ROWS = 4096
-
-
-def _canonical_bytes(rows: Array) -> Iterator[bytes]:
-    """Yield each row in an encoding that depends on its numbers, but not on their type."""
-    if rows.dtype == np.uint8:
-        yield from (row.tobytes() for row in rows)
-        return
-    # Adding zero turns -0.0 into 0.0.
-    single = rows.astype(np.float32) + np.float32(0)
-    whole = np.round(single)
-    # Rows of whole numbers from 0 to 255 are encoded as bytes, like pixels, and rounding errors of
-    # rescaled pixels are ignored. Rows of tiny numbers are excluded: they would all become zeros.
-    near = ((np.abs(single - whole) < 2e-4) & (whole >= 0) & (whole <= 255)).all(1)
-    near &= (single.max(1, initial=0) >= 0.5) | ~single.any(1)
-    for number, row in enumerate(single):
-        if near[number]:
-            yield whole[number].astype(np.uint8).tobytes()
-        elif rows.dtype.kind in "iu" and np.any(row != rows[number]):
-            # Integers that float32 cannot represent.
-            yield rows[number].astype(np.int64).tobytes()
-        else:
-            yield row.tobytes()
+    wrong = ~(np.isfinite(budgets) & (budgets > 0))
+    allowed = "a finite number > 0"
+    if units is not None and not wrong.any():
+        _, first, unit = np.unique(units, return_index=True, return_inverse=True)
+        wrong, allowed = budgets[first][unit] != budgets, "the same for all records of a unit"
+    if wrong.any():
+        place = locate_record(where, int(wrong.argmax()), lines)
+        raise InputError(f"{place}: budget must be {allowed}")
+    return budgets.astype(np.float64)
 
 
 def make_generator(name: str, seed: int) -> np.random.Generator:

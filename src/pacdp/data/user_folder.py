@@ -8,9 +8,9 @@ A folder holds ``NAME.csv`` or ``NAME.npz`` for each client NAME, and may hold:
   values outside are clipped. Nothing is ever scaled by statistics of the records.
 
 A CSV file has a header and commas, in UTF-8. The column ``label`` is the class number (or the
-value, for regression), a column ``unit`` names the unit that a record belongs to, and every other
-column is a number. Columns are matched by name. An .npz file has the arrays ``features``,
-``labels`` and, optionally, ``units``.
+value, for regression), a column ``unit`` names the unit that a record belongs to, a column
+``budget`` is the ε of the record, and every other column is a number. Columns are matched by name.
+An .npz file has the arrays ``features``, ``labels`` and, optionally, ``units`` and ``budgets``.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,15 @@ from pacdp.data.client_files import (
     read_npz,
     read_ranges,
 )
-from pacdp.data.records import Array, Dataset, Provenance, Records, draw_stratified, split_dataset
+from pacdp.data.records import (
+    Array,
+    Dataset,
+    Provenance,
+    Records,
+    draw_stratified,
+    require_budgets,
+    split_dataset,
+)
 from pacdp.errors import DataError, InputError
 from pacdp.tasks import Regression, Task, load_task, task_for_classes
 from pacdp.validation import locate_record, require_column
@@ -52,7 +60,7 @@ def read_folder(
     ``classes`` is the number or the names of the classes, 0 for regression; by default it is
     inferred from the labels. Any other task is given as ``task``, itself or in its stored form
     (:func:`~pacdp.tasks.load_task`). ``unit`` names the unit of privacy, and may also be the name
-    of the unit column.
+    of the unit column. The column of budgets is always ``budget``.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -119,10 +127,12 @@ def from_torch(
     holders: Sequence[int] | None = None,
     units: Sequence[int] | None = None,
     unit: str = "unit",
+    budgets: Sequence[float] | None = None,
 ) -> Dataset:
     """Make a data set from two torch data sets of (features, label) pairs.
 
-    ``holders`` is the client number of each training record, ``units`` its unit.
+    ``holders`` is the client number of each training record, ``units`` its unit and ``budgets``
+    its ε.
 
     >>> import torch
     >>> from torch.utils.data import TensorDataset
@@ -146,6 +156,7 @@ def from_torch(
             labels=labels,
             clients=None if holder_numbers is None else holder_numbers.astype(np.int64),
             units=None if unit_names is None else np.unique(unit_names, return_inverse=True)[1],
+            budgets=None if budgets is None else require_budgets(name, np.asarray(budgets)),
         ),
         test=Records(features=test_features, labels=test_labels),
         task=task,
@@ -199,6 +210,9 @@ def _read_client_files(
             )
         if first is not None and (file.units is None) != (first.units is None):
             raise DataError(f"{path}: units must be given in every file or in none")
+        # Compared within a folder: test records may have budgets or not, as no ε covers them.
+        if files and (file.budgets is None) != (files[0].budgets is None):
+            raise DataError(f"{path}: budgets must be given in every file or in none")
         files.append(file)
     return files
 
@@ -250,12 +264,14 @@ def _join(files: Sequence[ClientFile], clients: Sequence[str], task: Task, units
     labels = [_convert_labels(str(f.path), f.labels, task, f.lines) for f in files]
     numbers = np.array([clients.index(file.client) for file in files], np.int64)
     names = np.concatenate([file.unit_names() for file in files])
+    budgets = [file.budgets for file in files if file.budgets is not None]
     return Records(
         features=np.concatenate([file.features for file in files]),
         labels=np.concatenate(labels),
         clients=np.repeat(numbers, [len(file.features) for file in files]),
         units=None if files[0].units is None else np.searchsorted(units, names),
         keys=np.concatenate([file.keys for file in files]),
+        budgets=np.concatenate(budgets) if budgets else None,
     )
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from pacdp.data import Dataset, Partition, load_dataset, partition_records, refuse_overlap
 from pacdp.data.partition import SETTINGS
 from pacdp.data.proxy import PROXIES
+from pacdp.data.records import require_budgets
 from pacdp.errors import InputError
 from pacdp.experiments.experiment import Data, Experiment
 from pacdp.experiments.proxies import find_proxy
@@ -50,13 +51,16 @@ def read_records(settings: Data) -> Dataset:
 
 def _assign_budgets(path: str, dataset: Dataset) -> Dataset:
     """Give each training record the budget that the user's function returns for it."""
-    function = import_object("data.budgets", path)
+    function, where = import_object("data.budgets", path), f"data.budgets = {path!r}"
+    if not callable(function):
+        raise InputError(f"{where}: must be a function of the training records")
     try:
-        budgets = np.asarray(function(dataset.train), dtype=np.float64)
+        budgets = np.asarray(function(dataset.train))
     except Exception as error:  # the function is the user's and can fail in any way
-        raise InputError(f"data.budgets = {path!r}: failed ({type(error).__name__})") from error
-    if budgets.shape != (len(dataset.train),) or not (budgets > 0).all():
-        raise InputError(f"data.budgets = {path!r}: must return one ε > 0 for each record")
+        raise InputError(f"{where}: failed ({type(error).__name__})") from error
+    if budgets.shape != (len(dataset.train),):
+        raise InputError(f"{where}: must return one ε > 0 for each record")
+    budgets = require_budgets(where, budgets, dataset.train.units)
     return replace(dataset, train=replace(dataset.train, budgets=budgets))
 
 

@@ -106,7 +106,7 @@ class RecordBudgets(Settings):
 def round_to_total(exact: Sequence[float], total: int) -> list[int]:
     """Round numbers so that they keep their total, by largest remainder.
 
-    >>> round_to_total([2.4, 1.2, 0.4], 4)
+    >>> round_to_total([2.6, 1.1, 0.3], 4)
     [3, 1, 0]
     """
     counts = [int(number) for number in exact]

@@ -200,9 +200,12 @@ class Client:
     def _number_levels(self) -> Tensor | None:
         """Return the budget level of each unit as 0, 1, 2, ...; None if none has its own budget."""
         declared, planned = self.plan.privacy.records, self.client_plan.levels
+        where, units = f"client {self.name}", self.client_plan.units
+        ignored = not planned or declared is None or declared.shares is not None
+        if self.method.private and self.records.budgets is not None and ignored:
+            raise InputError(f"{where}: its records have budgets, which the plan ignores")
         if declared is None or not planned:
             return None
-        where, units = f"client {self.name}", self.client_plan.units
         if declared.shares is not None:
             drawn = declared.draw(units, seed=self.plan.seed, client=self.number)
             return torch.from_numpy(drawn)
@@ -242,13 +245,13 @@ class Client:
 def require_ledger(plan: Plan, client: int, ledger: Ledger | None) -> Ledger | None:
     """Return the ledger if it fits the plan, or a new one in memory if there is none."""
     name, budget = plan.clients[client].name, plan.budget(client)
-    levels = plan.clients[client].level_budgets
     if budget is None:
         if ledger is not None:
             raise InputError(
                 f"client {name}: {plan.method} has no guarantee, and must have no ledger"
             )
         return None
+    levels = plan.level_budgets(client)
     if ledger is None:
         return MemoryLedger(budget, levels=levels)
     if len(ledger.filter.levels) != len(levels):

@@ -76,7 +76,10 @@ class GuardedClientContext:
         self._broadcast_model = broadcast.model
         self._inputs, self._targets = records
         self._unit_of = units
+        bounds = self.client_plan.charges[0].bounds if self.client_plan.charges else ()
         self._level_of = levels
+        # None where no level is treated differently.
+        self._levels = ExampleLevels(bounds, levels) if levels is not None and bounds else None
         self._local_model = local_model
         self._noise = noise
         self._guard = ReleaseGuard(plan, client, scale=scale)
@@ -134,13 +137,9 @@ class GuardedClientContext:
 
     def _levels_in(self, batch: Tensor) -> ExampleLevels | None:
         """Return the budget levels of a batch's units; None where all records are alike."""
-        bounds = self.client_plan.charges[0].bounds if self.client_plan.charges else ()
-        if self._level_of is None or not bounds:
-            return None
-        if batch is self._all_records:
-            return ExampleLevels(bounds, self._level_of)
-        units = batch if self._unit_of is None else self._unit_of[batch].unique()
-        return ExampleLevels(bounds, self._level_of[units])
+        if self._levels is None or batch is self._all_records:
+            return self._levels
+        return self._levels.take(batch if self._unit_of is None else self._unit_of[batch].unique())
 
     def count_within(self, batch: Tensor, bound: float) -> Bounded:
         batch = self._check_batch(batch)

@@ -201,19 +201,23 @@ class Plan(Recipe):
         )
         return math.inf if not share else 1 / math.sqrt(client_plan.participations * share)
 
-    def level_guarantee(self, client: int, level: int) -> Guarantee | None:
-        """Return the guarantee of a record of a budget level after all planned participations."""
-        times = self.clients[client].participations
-        releases = [release.at_level(level) for release in self.planned_releases(client)]
-        return self.certify([r.times(r.count * times) for r in releases if r is not None])
-
     def record_budgets(self, client: int) -> dict[float, int]:
         """Return how many units of a client have which planned ε, after the whole training."""
         spent = Counter[float]()
-        for number, level in enumerate(self.clients[client].levels):
-            guarantee = self.level_guarantee(client, number)
-            spent[0.0 if guarantee is None else guarantee.epsilon] += level.units
+        for cost, level in zip(self.level_costs(client), self.clients[client].levels, strict=True):
+            spent[cost] += level.units
         return dict(spent)
+
+    def level_costs(self, client: int) -> list[float]:
+        """Return the planned ε of each budget level of a client, after the whole training."""
+        client_plan, costs = self.clients[client], []
+        for number in range(len(client_plan.levels)):
+            releases = [r.at_level(number) for r in self.planned_releases(client)]
+            guarantee = self.certify(
+                [r.times(r.count * client_plan.participations) for r in releases if r is not None]
+            )
+            costs.append(0.0 if guarantee is None else guarantee.epsilon)
+        return costs
 
     def max_releases(self, client: int) -> int:
         """Return the maximum number of releases per record, whatever a client is asked."""
@@ -259,9 +263,16 @@ class Plan(Recipe):
             )
         planned = self.planned_guarantee(client)
         assert planned is not None
-        # The ledger inverts ε to μ, rounding to the safe side, and all releases must still fit.
-        epsilon = max(planned.epsilon * (1 + 1e-9), SMALLEST_EPSILON)
-        return replace(planned, accountant="exact", epsilon=epsilon)
+        return replace(planned, accountant="exact", epsilon=_round_up(planned.epsilon))
+
+    def level_budgets(self, client: int) -> tuple[float, ...]:
+        """Return the ε of each budget level in the client's ledger; empty without levels.
+
+        Usually they are the declared ones; as in :meth:`budget`, they may be true costs instead.
+        """
+        if not self.label:
+            return self.clients[client].level_budgets
+        return tuple(_round_up(cost) for cost in self.level_costs(client))
 
     def save(self, path: Path) -> None:
         """Write the plan as JSON."""
@@ -298,6 +309,12 @@ class Plan(Recipe):
             raise DataError(
                 f"{path}: is no plan ({explain_validation_error(error, cls)})"
             ) from error
+
+
+def _round_up(epsilon: float) -> float:
+    """Return a ledger's budget for a planned cost."""
+    # The ledger inverts ε to μ, rounding to the safe side, and all releases must still fit.
+    return max(epsilon * (1 + 1e-9), SMALLEST_EPSILON)
 
 
 def _rename_keys(content: Any) -> Any:

@@ -12,7 +12,7 @@ from pacdp.errors import InputError
 from pacdp.federation.budgets import assign_budgets
 from pacdp.federation.configuration import Privacy, Recipe
 from pacdp.federation.plan import Plan
-from pacdp.federation.population import Population
+from pacdp.federation.population import Population, count_levels
 from pacdp.methods import (
     CalibrationRequest,
     ClientPlan,
@@ -58,27 +58,31 @@ def make_plan(
         raise InputError(f"seed = {seed}: must be a whole number from 0 to 2^63 - 1")
     participations = training.client_sampling(len(sizes)).max_participations
     budgets = assign_budgets(privacy.epsilon, len(sizes), seed)
-    calibrated = method.budgets(budgets)
-    clients = []
-    for (name, records), budget, cap in zip(sizes.items(), budgets, calibrated, strict=True):
-        units = (population.units or sizes)[name]
-        if not 1 <= units <= records:
+    units_of = population.units or sizes
+    for name, records in sizes.items():
+        if not 1 <= units_of[name] <= records:
             raise InputError(
-                f"client {name}: has {records} records of {units} units, must have at least one "
-                "of each"
+                f"client {name}: has {records} records of {units_of[name]} units, must have at "
+                "least one of each"
             )
+    caps = method.budgets(budgets)
+    all_levels = [
+        _plan_levels(privacy, population, name, units_of[name], cap) if method.private else ()
+        for name, cap in zip(sizes, caps, strict=True)
+    ]
+    used = [_used_budgets(method, levels) for levels in all_levels]
+    # With levels, the noise is calibrated to the largest that is used by any record.
+    calibrated = [
+        max((e for e, level in zip(own, levels, strict=True) if level.units), default=cap)
+        for own, levels, cap in zip(used, all_levels, caps, strict=True)
+    ]
+    clients = []
+    for number, (name, records) in enumerate(sizes.items()):
+        units, levels, epsilon = units_of[name], all_levels[number], calibrated[number]
+        if not epsilon:
+            raise InputError(f"client {name}: {method.name} leaves out all of its records")
         batches = 1 if training.batch == "full" else math.ceil(units / training.batch)
         steps = training.local_steps or batches * (training.local_epochs or 1)
-        levels = _plan_levels(privacy, population, name, units, cap) if method.private else ()
-        # With levels, the noise is calibrated to the largest that is used.
-        used = (
-            method.level_budgets(
-                [level.budget for level in levels], [level.units for level in levels]
-            )
-            if levels
-            else []
-        )
-        epsilon = max(used, default=cap)
         specs = method.specify_releases(
             CalibrationRequest(
                 epsilon=epsilon,
@@ -91,28 +95,29 @@ def make_plan(
                 steps=steps,
                 records=units,
                 budgets=calibrated,
-                levels=used,
+                levels=used[number],
             )
         )
         if privacy.spending.policy != "even" and method.private:
             _require_movable_budget(privacy, method, specs)
-        for number in range(training.rounds) if specs else ():
+        for round_ in range(training.rounds) if specs else ():
             # Checked now, because a client would find out only after it has paid.
-            bound = method.bound(epsilon, round=number, rounds=training.rounds)
+            bound = method.bound(epsilon, round=round_, rounds=training.rounds)
             check_clipping_bound(f"clipping bound of {name}", bound)
+        effective = _effective_units(units, levels, specs)
+        if not effective:
+            raise InputError(f"client {name}: {method.name} leaves out all of its records")
         clients.append(
             ClientPlan(
                 name=name,
                 records=records,
                 units=units,
-                budget=budget if method.private else None,
+                budget=budgets[number] if method.private else None,
                 epsilon=epsilon,
                 participations=participations,
                 batches=batches,
                 steps=steps,
-                divisor=method.divisor(
-                    _effective_units(units, levels, specs) / batches, specs, units
-                ),
+                divisor=method.divisor(effective / batches, specs, effective),
                 charges=tuple(specs),
                 levels=levels,
             )
@@ -141,39 +146,47 @@ def _plan_levels(
 ) -> tuple[LevelPlan, ...]:
     """Return the budget levels of a client; none where all records have the client's budget."""
     declared = privacy.records
+    if population.budgets is not None and (declared is None or declared.shares is not None):
+        # Training would spend more than some records allow.
+        raise InputError(
+            "privacy.records: the records have budgets of their own; must list their levels, "
+            "without shares"
+        )
     if declared is None:
         return ()
     if declared.shares is not None:
         counts = declared.counts(units)
     else:
-        held = None if population.budgets is None else population.budgets[name]
-        if held is None:
-            raise InputError(
-                "privacy.records: the records have no budgets of their own; must have shares, or "
-                "the data a budget column or data.budgets"
-            )
-        odd = len(set(held) - set(declared.levels))
-        if odd:
-            raise InputError(
-                f"client {name}: records have {odd} budgets that are no level, must be one of "
-                f"{', '.join(f'{epsilon:g}' for epsilon in declared.levels)}"
-            )
-        counts = [held.get(epsilon, 0) for epsilon in declared.levels]
+        counts = count_levels(declared, population, name)
     return tuple(
         LevelPlan(epsilon=epsilon, budget=min(epsilon, cap), units=count)
         for epsilon, count in zip(declared.levels, counts, strict=True)
     )
 
 
+def _used_budgets(method: Method, levels: Sequence[LevelPlan]) -> list[float]:
+    """Return the ε that a method uses of each budget level; empty without levels."""
+    if not levels:
+        return []
+    return method.level_budgets(
+        [level.budget for level in levels], [level.units for level in levels]
+    )
+
+
 def _effective_units(
     units: int, levels: Sequence[LevelPlan], specs: Sequence[ReleaseSpec]
 ) -> float:
-    """Return the number of units, each counted by its clipping bound over the largest."""
-    bounds = specs[0].bounds if specs else ()
-    if not bounds:
+    """Return the number of units; with levels, each counted by its share of a contribution.
+
+    That is its clipping bound over the largest, times the sampling rate of its level.
+    """
+    if not (specs and specs[0].levels):
         return units
-    _require_distinguishable(levels, bounds)
-    return sum(bound * level.units for bound, level in zip(bounds, levels, strict=True))
+    _require_distinguishable(levels, specs[0].bounds)
+    return sum(
+        terms.bound * terms.sampling_rate * level.units
+        for terms, level in zip(specs[0].levels, levels, strict=True)
+    )
 
 
 def _require_distinguishable(levels: Sequence[LevelPlan], bounds: Sequence[float]) -> None:
@@ -192,7 +205,7 @@ def _require_distinguishable(levels: Sequence[LevelPlan], bounds: Sequence[float
 def _require_movable_budget(privacy: Privacy, method: Method, specs: Sequence[ReleaseSpec]) -> None:
     """Refuse uneven spending where the accounting covers only even spending."""
     where = f"spending = {privacy.spending.policy}: must be even"
-    if any(spec.sampling_rate < 1 for spec in specs):
+    if any(spec.sampled for spec in specs):
         raise InputError(f"{where} for {method.name}, whose sampled releases are frozen as a whole")
     if privacy.scope != "total" or method.label:
         raise InputError(f"{where} where a budget does not cover the whole training")

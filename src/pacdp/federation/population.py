@@ -57,6 +57,22 @@ class Population:
         )
 
 
+def count_levels(records: RecordBudgets, population: Population, client: str) -> list[int]:
+    """Return how many units of a client have each level, by the budgets that its records have."""
+    if population.budgets is None:
+        raise InputError(
+            "privacy.records: the records have no budgets of their own; must have shares, or "
+            "the data a budget column or data.budgets"
+        )
+    held = population.budgets[client]
+    if not set(held) <= set(records.levels):
+        raise InputError(
+            f"client {client}: records have budgets that are no level, must be one of "
+            f"{', '.join(f'{epsilon:g}' for epsilon in records.levels)}"
+        )
+    return [held.get(epsilon, 0) for epsilon in records.levels]
+
+
 def pool_shares(records: RecordBudgets, population: Population) -> RecordBudgets:
     """Return the same levels with the shares that they have among all clients, in percent.
 
@@ -64,7 +80,7 @@ def pool_shares(records: RecordBudgets, population: Population) -> RecordBudgets
     """
     if records.shares is not None:
         return records
-    held = (population.budgets or {}).values()
-    totals = [sum(client.get(epsilon, 0) for client in held) for epsilon in records.levels]
-    percent = round_to_total([100 * total / max(sum(totals), 1) for total in totals], 100)
+    counts = [count_levels(records, population, client) for client in population.sizes]
+    totals = [sum(level) for level in zip(*counts, strict=True)]
+    percent = round_to_total([100 * total / sum(totals) for total in totals], 100)
     return RecordBudgets(levels=records.levels, shares=tuple(part / 100 for part in percent))

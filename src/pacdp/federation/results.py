@@ -163,7 +163,7 @@ class Result:
         planned, spent = plan.planned_guarantee(number), plan.certify(releases)
         noise = [release.noise_multiplier for release in releases]
         noise_planned = tuple(charge.noise_multiplier for charge in client.charges)
-        sampled = [charge.sampling_rate for charge in client.charges if charge.sampling_rate < 1]
+        sampled = [rate for charge in client.charges for rate in charge.sampling_rates if rate < 1]
         return ClientResult(
             name=client.name,
             records=client.records,

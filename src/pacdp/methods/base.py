@@ -161,8 +161,12 @@ class Method(Settings):
         """Return what each participation releases, with the noise that the budget requires."""
         return [clipped_gradients(request)]
 
-    def divisor(self, usual: float, specs: Sequence[ReleaseSpec], records: int) -> float:
-        """Return the public number by which a sum is divided; usually the records of a batch."""
+    def divisor(self, usual: float, specs: Sequence[ReleaseSpec], records: float) -> float:
+        """Return the public number by which a sum is divided; usually the records of a batch.
+
+        ``records`` is the client's number of records (or units). With budget levels, each counts by
+        its clipping bound over the largest, times the sampling rate of its level.
+        """
         return usual
 
     def broadcast_noise(self, *, rounds: int, clients: Sequence[ClientPlan], delta: float) -> float:
@@ -225,7 +229,8 @@ def clipped_gradients(request: CalibrationRequest, *, share: float = 1.0) -> Rel
     release = calibrate_for(request.epsilon)
     noise = release.noise_multiplier
     levels = [
-        LevelTerms(noise / calibrate_for(epsilon).noise_multiplier if epsilon else 0.0)
+        # A level above the largest that is used has no records.
+        LevelTerms(min(1.0, noise / calibrate_for(epsilon).noise_multiplier) if epsilon else 0.0)
         for epsilon in request.levels
     ]
     return ReleaseSpec(

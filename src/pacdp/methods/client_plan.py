@@ -34,6 +34,17 @@ class ReleaseSpec(Settings):
         """C_j/C of each budget level; empty where all records are alike."""
         return tuple(terms.bound for terms in self.levels)
 
+    @property
+    def sampling_rates(self) -> tuple[float, ...]:
+        """The sampling rate of each budget level that takes part, or the one of all records."""
+        rates = tuple(terms.sampling_rate for terms in self.levels if terms.bound)
+        return rates or (self.sampling_rate,)
+
+    @property
+    def sampled(self) -> bool:
+        """Whether records of any level are sampled."""
+        return min(self.sampling_rates) < 1
+
 
 class LevelPlan(Settings):
     """One budget level of a client: the ε of its records, and how many there are."""
@@ -122,6 +133,6 @@ class CalibrationRequest:
     """Local steps in each participation."""
     records: int
     budgets: Sequence[float]
-    """The budgets of all clients."""
+    """The largest ε that each client uses: its budget, or its largest level that has records."""
     levels: Sequence[float] = ()
     """The ε that the method uses of each budget level, 0 where it leaves its records out."""

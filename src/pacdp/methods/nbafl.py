@@ -42,7 +42,7 @@ class Nbafl(Fixed):
         ).z
         return [ReleaseSpec(noise_multiplier=2 * float(z), sensitivity=2.0, each=1)]
 
-    def divisor(self, usual: float, specs: Sequence[ReleaseSpec], records: int) -> float:
+    def divisor(self, usual: float, specs: Sequence[ReleaseSpec], records: float) -> float:
         """Return 1: an upload is not divided."""
         return 1.0
 

@@ -16,13 +16,16 @@ from pacdp.methods.noise_once import NoiseOnce
 from pacdp.methods.pac_dp import PacDp
 from pacdp.methods.quantile import AdaptiveQuantile, MedianTracker, NonPrivateQuantile
 from pacdp.methods.rpdp_fl import RpdpFl
+from pacdp.methods.rpdp_fl_original import RpdpFlOriginal
+from pacdp.methods.uniform_levels import DropSmallBudgets, SmallestBudget
 from pacdp.plugins import find_object, import_object, is_path
 from pacdp.validation import suggest
 
 METHODS: dict[str, type[Method]] = {
     kind.name: kind
     for kind in (
-        *(PacDp, Fixed, DpFedAvg, FedAvg, Nbafl, NbaflOriginal, RpdpFl),
+        *(PacDp, Fixed, DpFedAvg, FedAvg, Nbafl, NbaflOriginal, RpdpFl, RpdpFlOriginal),
+        *(SmallestBudget, DropSmallBudgets),
         *(MedianTracker, AdaptiveQuantile, NonPrivateQuantile, NoiseOnce),
     )
 }

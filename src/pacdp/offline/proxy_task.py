@@ -127,7 +127,8 @@ def _assign_records(proxy_task: ProxyTask, seed: int) -> tuple[Dataset, Partitio
     sizes = list(proxy_task.sizes.values())
     random = np.random.default_rng([seed, 3])
     order = _draw_repeatedly(len(data.train), sum(sizes), random)
-    train = replace(data.train.take(order), clients=None)
+    # Budgets of public records protect nobody.
+    train = replace(data.train.take(order), clients=None, budgets=None)
     assigned = replace(data, train=train, test=replace(data.test, clients=None), clients=())
     names = tuple(proxy_task.sizes)
     if proxy_task.partition in _SKEWED:

@@ -25,7 +25,7 @@ Filters are immutable: spending returns a new one, and a refusal changes nothing
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
@@ -99,8 +99,12 @@ class Filter:
         """
         after = self.record(*releases)
         if self.levels:
-            for level, state in enumerate(self.by_level):
-                state.spend(*list_releases(_at_level(tally(releases), level)))
+            made = tally(releases)
+            # Kept, because computing them from all releases at every debit would take longer.
+            after.__dict__["by_level"] = tuple(
+                state.spend(*list_releases(_at_level(made, level)))
+                for level, state in enumerate(self.by_level)
+            )
         elif any(not release.sampled for release in releases) and not after.within_budget:
             raise BudgetExceededError(self._refusal(releases))
         return after
@@ -241,7 +245,7 @@ class Filter:
         With levels, this is what the level with the largest ε is charged.
         """
         if self.levels:
-            return max((s.charged for s in self.by_level), key=lambda charged: charged.epsilon)
+            return _largest(self.by_level).charged
         gaussian = Counter({kind: n for kind, n in self.spent.items() if not kind.sampled})
         return self._price(list_releases(gaussian + self.frozen))
 
@@ -253,7 +257,7 @@ class Filter:
         then says how much of it is used. With levels, it is that of the level with the largest ε.
         """
         if self.levels:
-            return max((s.realised for s in self.by_level), key=lambda realised: realised.epsilon)
+            return _largest(self.by_level).realised
         return self._price(list_releases(self.spent))
 
     @property
@@ -309,6 +313,14 @@ class Filter:
 def _mu_limit(epsilon: float, delta: float) -> float:
     # Cached, because every debit makes a new filter under the same budget.
     return float(mu_for(epsilon, delta))
+
+
+def _largest(states: Sequence[Filter]) -> Filter:
+    """Return the filter with the largest ε; they have the same δ."""
+    if any(state.frozen for state in states):
+        return max(states, key=lambda state: state.charged.epsilon)
+    # A larger μ is a larger ε, and need not be converted.
+    return max(states, key=lambda state: state.mu_charged)
 
 
 def tally(releases: Iterable[Release]) -> Tally:

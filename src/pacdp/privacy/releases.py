@@ -160,8 +160,9 @@ class Release:
         True
         """
         content = asdict(self) | {"adjacency": self.adjacency.value}
-        if not self.levels:
-            del content["levels"]
+        del content["levels"]
+        if self.levels:
+            content["levels"] = [list(terms) for terms in self.levels]
         return content
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from pacdp.experiments import RunResult
 from pacdp.paper.studies.study import label_arm, list_studies, read_study
-from tests.cli.command import refused, run
+from tests.cli.command import refused, run, start
 
 # What a program measured of the clock is another every time.
 CLOCK = re.compile(r'"seconds": [\d.e-]+')
@@ -18,7 +18,7 @@ CLOCK = re.compile(r'"seconds": [\d.e-]+')
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("results") / "smoke"
-    run("reproduce", "all", "--profile", "smoke", "--out", path)
+    start("reproduce", "all", "--profile", "smoke", "--out", path)
     return path
 
 
@@ -155,7 +155,7 @@ def test_studies_are_listed():
 
 def test_helpers_make_what_one_process_makes(folder, tmp_path):
     names = ("heart", "curves", "weights")
-    run("reproduce", *names, "--profile", "smoke", "--jobs", "2", "--out", tmp_path / "out")
+    start("reproduce", *names, "--profile", "smoke", "--jobs", "2", "--out", tmp_path / "out")
     for name in names:
         for kind in ("md", "svg"):
             files = [one / "results" / f"{name}.{kind}" for one in (folder, tmp_path / "out")]
@@ -174,5 +174,5 @@ def test_there_is_at_least_one_helper(tmp_path):
 
 def test_what_a_helper_refuses_ends_in_one_line(tmp_path, monkeypatch):
     monkeypatch.setenv("PACDP_DATA_DIR", str(tmp_path / "nothing"))
-    found = refused("reproduce", "mnist", "--jobs", "2", "--out", tmp_path / "out")
+    found = refused("reproduce", "mnist", "--jobs", "2", "--out", tmp_path / "out", call=start)
     assert "mnist" in found

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from pacdp.clipping import CrossEntropy, StackedGradient, StackedGrid, StackedLevels, StackedSum
-from pacdp.clipping.numerics import clip_factors, shrink_bound, shrink_levels, zero_nonfinite_
+from pacdp.clipping.numerics import clip_factors, shrink_bound, zero_nonfinite_
+from pacdp.clipping.stacked import tabulate_limits
 from pacdp.federation.batches import PaddedBatch
 from pacdp.federation.local_model import LocalModel, Tensors
 from pacdp.validation import FloatArray
@@ -226,7 +227,7 @@ class CellsLast(Layout):
         examples = batch.inputs.shape[1]
         if ratios is None or batch.levels is None:
             return shrink_bound(torch.from_numpy(bounds), examples).unsqueeze(1)
-        table = torch.from_numpy(shrink_levels(bounds, ratios, examples)).mT
+        table = tabulate_limits(bounds, ratios, examples).mT
         return table.gather(1, batch.levels.unsqueeze(2).expand(-1, -1, self.cells))
 
     def _output_gradients(self, outputs: Tensor, targets: Tensor) -> Tensor:

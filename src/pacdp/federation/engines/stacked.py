@@ -45,8 +45,7 @@ def _is_covered(plan: Plan, client: ClientPlan) -> bool:
     if len(client.charges) != 1:
         return False
     (spec,) = client.charges
-    sampled = spec.sampling_rate < 1 or any(terms.sampling_rate < 1 for terms in spec.levels)
-    plain = not sampled and spec.sensitivity == plan.adjacency.sensitivity
+    plain = not spec.sampled and spec.sensitivity == plan.adjacency.sensitivity
     return plain and spec.each >= client.passes
 
 

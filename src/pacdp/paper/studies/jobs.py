@@ -18,7 +18,10 @@ from pacdp.paper.studies.study import Reading, Study, load_study_experiment, upd
 # Variants as their authors published them, where these differ from a budget per release.
 PUBLISHED = {"nbafl": "nbafl-original"}
 # Methods with their own accounting of the whole run, or without ε: both readings are the same.
-OWN_ACCOUNT = ("rpdp-fl", "fedavg", "nbafl-original", "noise-once", "non-private-quantile")
+OWN_ACCOUNT = (
+    *("rpdp-fl", "rpdp-fl-original", "fedavg", "nbafl-original", "noise-once"),
+    "non-private-quantile",
+)
 # Returns the curve of an experiment.
 Fit = Callable[[Experiment], Curve]
 
