@@ -6,8 +6,12 @@ import json
 import sys
 
 import pytest
+from rich.console import Console
 
 from pacdp.cli import main
+from pacdp.cli.levels import cost_table
+from pacdp.experiments import prepare_run, read_experiment
+from pacdp.experiments.levels import summarise_planned
 from pacdp.privacy import Adjacency, LevelTerms, Release, SQLiteLedger
 
 FIXED = ("heart-records", "--profile", "smoke", "--method", "fixed")
@@ -50,6 +54,8 @@ def test_a_plan_shows_what_each_level_costs_and_who_has_it(run, as_json):
     for client in as_json("plan", *FIXED)["plan"]["clients"]:
         assert [level["epsilon"] for level in client["levels"]] == LEVELS
         assert sum(level["units"] for level in client["levels"]) == client["records"]
+        bounds = [bound for bound, _ in client["charges"][0]["levels"]]
+        assert bounds == pytest.approx([0.029, 0.2391, 1.0], rel=1e-3)
 
 
 def test_a_clients_budget_is_a_cap_on_every_level(run):
@@ -64,6 +70,21 @@ def test_a_method_without_levels_says_that_it_takes_the_smallest(run):
     text = run("plan", *FIXED[:3], "--method", "nbafl")
     assert [row[3] for row in rows(text, "0.1", "1", "5")] == ["0.1"] * 3
     assert "nbafl knows no levels" in " ".join(text.split())
+
+
+def test_levels_that_are_sampled_show_their_rates(capsys):
+    experiment = read_experiment("heart-records", profile="smoke")
+    plan = prepare_run(experiment, method=experiment.build_method("fixed")).plan
+    levels = [
+        level._replace(sampling_rates=[rate] * 4)
+        for level, rate in zip(summarise_planned(plan), (0.01, 0.2, 1.0), strict=True)
+    ]
+    Console().print(cost_table(plan, levels, "planned"))
+    assert [row[-1] for row in rows(capsys.readouterr().out, "0.1", "1", "5")] == [
+        "0.01",
+        "0.2",
+        "1",
+    ]
 
 
 def test_without_record_budgets_there_is_no_table_of_levels(run, as_json):

@@ -164,15 +164,15 @@ def test_a_plan_with_levels_is_frozen_as_a_whole_before_the_first_release(name, 
     assert (state.frozen.total(), state.spent.total()) == (6, 3)
     # What is sampled is charged as a whole; what always takes part, as it is released.
     costs = [part.charged.epsilon for part in state.by_level]
-    assert costs[:2] == pytest.approx(made._level_costs(0)[:2], rel=1e-9)
-    assert costs[2] < 0.8 * made._level_costs(0)[2]
+    assert costs[:2] == pytest.approx(made.level_costs(0)[:2], rel=1e-9)
+    assert costs[2] < 0.8 * made.level_costs(0)[2]
     if durable:
         # Whoever opens the file again finds the frozen plan, and goes on with it.
         ledger = open_ledger()
         client = Client(0, made, RECORDS[0], ledger=ledger)
     client.answer(Broadcast(1, start))
     assert (ledger.filter.frozen.total(), ledger.filter.spent.total()) == (6, 6)
-    for part, cost in zip(ledger.filter.by_level, made._level_costs(0), strict=True):
+    for part, cost in zip(ledger.filter.by_level, made.level_costs(0), strict=True):
         assert part.charged.epsilon == pytest.approx(cost, rel=1e-9)
         assert part.charged.epsilon <= part.budget.epsilon
     with pytest.raises(BudgetExceededError):
@@ -267,7 +267,7 @@ def test_the_published_curve_overspends_and_the_ledger_says_so():
         **{"rounds": 15, "steps": 50, "delta": 1e-4},
     }
     made = plan("rpdp-fl-original", **terms)
-    costs = made._level_costs(0)
+    costs = made.level_costs(0)
     assert costs[0] == pytest.approx(0.11, abs=1e-3)
     assert costs[1] < 1.0
     assert made.label == "rpdp-fl-original"
@@ -280,7 +280,7 @@ def test_the_published_curve_overspends_and_the_ledger_says_so():
     specs = made.clients[0].charges[0], swapped.clients[0].charges[0]
     assert specs[0].noise_multiplier == specs[1].noise_multiplier
     assert specs[0].levels == specs[1].levels
-    assert swapped._level_costs(0)[0] > costs[0]
+    assert swapped.level_costs(0)[0] > costs[0]
 
 
 def test_one_published_rate_for_each_client():

@@ -46,13 +46,20 @@ def summarise_planned(plan: Plan) -> list[LevelSummary]:
     """
     clients = []
     for number, client in enumerate(plan.clients):
-        levels = []
-        for index, level in enumerate(client.levels):
-            guarantee, of_levels = plan.level_guarantee(number, index), client.charges[0].levels
-            cost = 0.0 if guarantee is None else guarantee.epsilon
-            terms = of_levels[index] if of_levels else LevelTerms(1.0)
-            levels.append(_ClientLevel(level.epsilon, level.units, level.budget, cost, *terms))
-        clients.append(levels)
+        terms = client.charges[0].levels if client.levels else ()
+        costs = plan.level_costs(number)
+        clients.append(
+            [
+                _ClientLevel(
+                    level.epsilon,
+                    level.units,
+                    level.budget,
+                    costs[index],
+                    *(terms[index] if terms else LevelTerms(1.0)),
+                )
+                for index, level in enumerate(client.levels)
+            ]
+        )
     return _summarise(clients)
 
 

@@ -201,19 +201,23 @@ class Plan(Recipe):
         )
         return math.inf if not share else 1 / math.sqrt(client_plan.participations * share)
 
-    def level_guarantee(self, client: int, level: int) -> Guarantee | None:
-        """Return the guarantee of a record of a budget level after all planned participations."""
-        times = self.clients[client].participations
-        releases = [release.at_level(level) for release in self.planned_releases(client)]
-        return self.certify([r.times(r.count * times) for r in releases if r is not None])
-
     def record_budgets(self, client: int) -> dict[float, int]:
         """Return how many units of a client have which planned ε, after the whole training."""
         spent = Counter[float]()
-        for number, level in enumerate(self.clients[client].levels):
-            guarantee = self.level_guarantee(client, number)
-            spent[0.0 if guarantee is None else guarantee.epsilon] += level.units
+        for cost, level in zip(self.level_costs(client), self.clients[client].levels, strict=True):
+            spent[cost] += level.units
         return dict(spent)
+
+    def level_costs(self, client: int) -> list[float]:
+        """Return the planned ε of each budget level of a client, after the whole training."""
+        client_plan, costs = self.clients[client], []
+        for number in range(len(client_plan.levels)):
+            releases = [r.at_level(number) for r in self.planned_releases(client)]
+            guarantee = self.certify(
+                [r.times(r.count * client_plan.participations) for r in releases if r is not None]
+            )
+            costs.append(0.0 if guarantee is None else guarantee.epsilon)
+        return costs
 
     def max_releases(self, client: int) -> int:
         """Return the maximum number of releases per record, whatever a client is asked."""
@@ -268,8 +272,7 @@ class Plan(Recipe):
         """
         if not self.label:
             return self.clients[client].level_budgets
-        costs = [self.level_guarantee(client, n) for n in range(len(self.clients[client].levels))]
-        return tuple(_round_up(0.0 if cost is None else cost.epsilon) for cost in costs)
+        return tuple(_round_up(cost) for cost in self.level_costs(client))
 
     def save(self, path: Path) -> None:
         """Write the plan as JSON."""

@@ -62,7 +62,11 @@ class RpdpFl(Fixed):
         if request.scope is not Scope.TOTAL or request.accountant not in (None, "pld"):
             raise InputError(f"{self.name}: needs a total budget and the accountant pld")
         largest, budgets = max(request.budgets), request.levels or [request.epsilon]
-        rates = [self.sampling_rate(epsilon, largest, request) for epsilon in budgets]
+        rates = [
+            # A level without records is left out.
+            self.sampling_rate(epsilon, largest, request) if epsilon else 0.0
+            for epsilon in budgets
+        ]
         if not any(rates):
             raise InputError(
                 f"{self.name}: no record with ε = {request.epsilon:g} would ever be sampled; "
