@@ -12,8 +12,10 @@ import csv
 import statistics
 import time
 from pathlib import Path
+from typing import Any
 
 import pacdp
+from pacdp.experiments import RunResult
 
 METHODS = (
     "pac-dp",
@@ -38,7 +40,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=METHODS)
     parser.add_argument("--out", type=Path, help="CSV file with every run")
     given = parser.parse_args()
-    rows = []
+    rows: list[dict[str, Any]] = []
     for method in given.methods:
         began = time.perf_counter()
         tuned = pacdp.tune(
@@ -67,7 +69,7 @@ def main() -> None:
             writer.writerows(rows)
 
 
-def describe(result) -> dict[str, object]:
+def describe(result: RunResult) -> dict[str, Any]:
     """Return the accuracy of a run, and the smallest, median and largest ε spent of a record."""
     spent = sorted(e for client in result.clients for e in client.spent_by_unit())
     excess = [
@@ -84,7 +86,7 @@ def describe(result) -> dict[str, object]:
     }
 
 
-def print_comparison(rows: list[dict[str, object]]) -> None:
+def print_comparison(rows: list[dict[str, Any]]) -> None:
     """Print the last method's accuracy, and its paired difference to the first method."""
     first, last = rows[0]["method"], rows[-1]["method"]
     by_seed = {row["seed"]: row["accuracy"] for row in rows if row["method"] == first}
