@@ -20,7 +20,8 @@ test: setup ## Run every test, on all cores
 
 # The guarantee must hold on other processors, too; these variables make this one stand in for them.
 ENGINES := tests/clipping tests/federation/test_algorithm.py tests/federation/test_client.py \
-  tests/federation/test_engine.py tests/federation/test_server.py tests/offline
+  tests/federation/test_engine.py tests/federation/test_record_budgets.py \
+  tests/federation/test_server.py tests/offline
 ON_ENGINES := $(BIN)/python -m pytest --quiet --numprocesses 2 --dist loadfile $(ENGINES)
 
 processors: setup ## Run the tests of engines and releases as other kinds of processors would
