@@ -70,7 +70,7 @@ def explain_results(comparison: Comparison) -> list[str]:
         unit = f"one {plan.unit}"
         other = "a null one" if plan.privacy.adjacency == "zero-out" else "any other"
         sentences.append(
-            f"A client's certified ε bounds what everything it sent reveals about {unit} of its "
+            f"A client's spent ε bounds what everything it sent reveals about {unit} of its "
             f"data: if {unit} is replaced by {other}, no outcome becomes more than e^ε times as "
             f"likely, except with probability δ = {plan.privacy.delta:g} "
             f"({plan.privacy.adjacency})."
@@ -100,14 +100,14 @@ def explain_results(comparison: Comparison) -> list[str]:
 
 
 def list_warnings(comparison: Comparison, label: str) -> list[str]:
-    """Return a warning if the certified ε of a method's runs is not its budget."""
+    """Return a warning if the spent ε of a method's runs is not its budget."""
     results = comparison.groups[label]
     reason = next((result.plan.label for result in results if result.plan.label), "")
     if not reason:
         return []
     return [
         f"{label if reason == label else f'{label} ({reason})'}: the budget is NOT what the whole "
-        f"run certifies. Budget ε {format_epsilons(results, 'epsilon_budget')}, certified ε "
+        f"run certifies. Budget ε {format_epsilons(results, 'epsilon_budget')}, spent ε "
         f"{format_epsilons(results, 'epsilon_spent')} ({comparison.terms})."
     ]
 

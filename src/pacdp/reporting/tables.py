@@ -31,7 +31,7 @@ def tabulate_methods(comparison: Comparison) -> Table:
         f"final {metric}": lambda label: format_stats(comparison.final_stats(label), metric),
         "before private data": lambda label: format_stats(comparison.initial_stats(label), metric),
         "budget ε": lambda label: format_epsilons(groups[label], "epsilon_budget"),
-        "certified ε": lambda label: format_epsilons(groups[label], "epsilon_spent"),
+        "spent ε": lambda label: format_epsilons(groups[label], "epsilon_spent"),
         "total traffic": lambda label: format_bytes(
             statistics.fmean(result.bytes_per_round * result.rounds for result in groups[label])
         ),
