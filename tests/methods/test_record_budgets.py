@@ -102,7 +102,8 @@ def test_the_noise_is_for_the_largest_level_that_a_record_has():
     assert level_rates(made.clients[0])[1:] == [1.0, 1.0]
     fixed = plan("fixed", sizes={"a": 5, "b": 4}, records=records, rounds=1, steps=2)
     assert fixed.clients[0].epsilon == 1.0
-    assert fixed.clients[0].charges[0].bounds[1:] == (1.0, 1.0)
+    # A level without records has no part in what is released.
+    assert fixed.clients[0].charges[0].bounds[1:] == (1.0, 0.0)
 
 
 @pytest.mark.parametrize("name", ["rpdp-fl", "rpdp-fl-original"])
@@ -308,8 +309,10 @@ def test_records_below_the_published_curve_are_left_out():
     assert made.record_budgets(0)[0.0] == made.clients[0].levels[0].units
     result = simulate(made, HEART, HOSPITALS)
     assert result.ledgers[0].filter.by_level[0].charged.epsilon == 0.0
-    with pytest.raises(InputError, match=r"no record with ε = 0.05 would ever be sampled"):
-        plan("rpdp-fl-original", epsilon=(4.0, 4.0, 0.05, 4.0), records=None, rounds=2, steps=2)
+    # A client without other budgets samples at the smallest rate, and pays what that costs.
+    alone = plan("rpdp-fl-original", epsilon=(4.0, 4.0, 0.05, 4.0), records=None, rounds=2, steps=2)
+    assert alone.clients[2].charges[0].sampling_rate == RATES[0]
+    assert alone.budget(2).epsilon == pytest.approx(alone.planned_guarantee(2).epsilon, rel=1e-6)
 
 
 def test_labelled_levels_of_a_budget_per_release():

@@ -29,8 +29,9 @@ class RpdpFlOriginal(RpdpFl):
     sampled (10 in its experiments), here it is the largest budget of the plan; the noise is solved
     exactly and not to 0.01 in ε; client sampling amplifies nothing, because the server sees who
     takes part (a client rate of 1 in the publication's formula); where costs are not convex in q,
-    so that no exponential is the best, its limit a → 0 is used, which is a straight line; and the
-    divisor is the expected number of records, not rounded down.
+    so that no exponential is the best, its limit a → 0 is used, which is a straight line; a client
+    all of whose budgets would be left out samples the largest of them at 0.001, the smallest rate
+    of the grid; and the divisor is the expected number of records, not rounded down.
 
     A fitted curve is no bound. The ledger is charged the true cost of each level over the whole
     run, which can be above or below its budget, and its entries carry the label.
@@ -48,7 +49,11 @@ class RpdpFlOriginal(RpdpFl):
 
     def sampling_rate(self, epsilon: float, largest: float, request: CalibrationRequest) -> float:
         """Return the rate that the published curve gives; 0 leaves the records out."""
-        return 1.0 if epsilon >= largest else _fit_curve(largest, request).rate(epsilon)
+        if epsilon >= largest:
+            return 1.0
+        rate = _fit_curve(largest, request).rate(epsilon)
+        # A client would have nothing to send if its largest budget were left out, too.
+        return rate or (float(RATES[0]) if epsilon == request.epsilon else 0.0)
 
 
 @dataclass(frozen=True)
