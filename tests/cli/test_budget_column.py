@@ -107,7 +107,11 @@ def test_a_column_of_budgets_is_planned_and_kept(folder):
     assert plan.stderr == ""
     run("run", "trial.toml", "--method", "fixed", "--out", "first", cwd=folder)
     result = folder / "first" / "result.json"
-    assert len(json.loads(result.read_text())["clients"]) == 3
+    content = json.loads(result.read_text())
+    assert len(content["clients"]) == 3
+    # The test records are set aside from the same files, so they have budgets, too.
+    assert list(content["accuracy_by_level"]) == [f"{level:g}" for level in LEVELS]
+    assert all(0 <= accuracy <= 1 for accuracy in content["accuracy_by_level"].values())
     spends_within_levels(result)
 
 
@@ -157,7 +161,7 @@ def test_a_function_assigns_budgets(folder):
         ("my_budgets:fails", "failed (ValueError)"),
         ("my_budgets:too_few", "must return one ε > 0 for each record"),
         ("my_budgets:negative", "record 0: budget must be a finite number > 0"),
-        ("my_budgets:number", "must be a function of the training records"),
+        ("my_budgets:number", "must be a function of records"),
         ("my_budgets:missing", "has no 'missing'"),
     ],
 )

@@ -53,6 +53,10 @@ def print_result(result: "RunResult") -> None:
             f"ε = {budget:g}: {accuracy:.1%}"
             for budget, accuracy in result.accuracy_by_budget.items()
         )
+    if result.accuracy_by_level:
+        rows["by level"] = ", ".join(
+            f"ε = {level:g}: {accuracy:.1%}" for level, accuracy in result.accuracy_by_level.items()
+        )
     rows["rounds"] = f"{result.rounds} in {formatting.format_duration(result.seconds)}"
     if result.plan.algorithm.private:
         rows["noise"] = "generated from the seed: a simulation, which protects nobody"

@@ -46,7 +46,7 @@ class Data(Settings):
     settings: dict[str, Real] = Field({}, description="Settings of the partition, such as alpha.")
     budgets: str | None = Field(
         None,
-        description="module:name of a function of the training records that returns the ε of each, "
+        description="module:name of a function of records that returns the ε of each, "
         "from public attributes; privacy.records then lists the levels.",
         exclude_if=lambda budgets: budgets is None,
     )

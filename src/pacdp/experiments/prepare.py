@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pacdp.data import Dataset, Partition, load_dataset, partition_records, refuse_overlap
+from pacdp.data import Dataset, Partition, Records, load_dataset, partition_records, refuse_overlap
 from pacdp.data.partition import SETTINGS
 from pacdp.data.proxy import PROXIES
 from pacdp.data.records import require_budgets
@@ -50,18 +50,21 @@ def read_records(settings: Data) -> Dataset:
 
 
 def _assign_budgets(path: str, dataset: Dataset) -> Dataset:
-    """Give each training record the budget that the user's function returns for it."""
+    """Give each record the budget that the user's function returns for it."""
     function, where = import_object("data.budgets", path), f"data.budgets = {path!r}"
     if not callable(function):
-        raise InputError(f"{where}: must be a function of the training records")
-    try:
-        budgets = np.asarray(function(dataset.train))
-    except Exception as error:  # the function is the user's and can fail in any way
-        raise InputError(f"{where}: failed ({type(error).__name__})") from error
-    if budgets.shape != (len(dataset.train),):
-        raise InputError(f"{where}: must return one ε > 0 for each record")
-    budgets = require_budgets(where, budgets, dataset.train.units)
-    return replace(dataset, train=replace(dataset.train, budgets=budgets))
+        raise InputError(f"{where}: must be a function of records")
+
+    def assign(records: Records) -> Records:
+        try:
+            budgets = np.asarray(function(records))
+        except Exception as error:  # the function is the user's and can fail in any way
+            raise InputError(f"{where}: failed ({type(error).__name__})") from error
+        if budgets.shape != (len(records),):
+            raise InputError(f"{where}: must return one ε > 0 for each record")
+        return replace(records, budgets=require_budgets(where, budgets, records.units))
+
+    return dataset.map_records(assign)
 
 
 def partition_dataset(settings: Data, dataset: Dataset, *, seed: int) -> Partition:

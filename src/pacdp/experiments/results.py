@@ -53,13 +53,15 @@ class RunResult(Settings):
     accuracy_by_budget: Mapping[float, Real]
     """The accuracy for the records of the clients that hold each budget ε."""
     clients: tuple[ClientResult, ...]
+    accuracy_by_level: Mapping[float, Real] = Field({}, exclude_if=lambda levels: not levels)
+    """The accuracy on test records of each budget level, where they have budgets of their own."""
 
     plan: Plan = Field(exclude=True, repr=False)
     history: tuple[RoundResult, ...] = Field(exclude=True, repr=False)
     weights: Tensors | None = Field(None, exclude=True, repr=False)
     """The final model; None for a result that was read without it."""
 
-    @field_serializer("accuracy_by_budget")
+    @field_serializer("accuracy_by_budget", "accuracy_by_level")
     def _name_budgets(self, accuracies: Mapping[float, float]) -> dict[str, float]:
         return {f"{budget:g}": accuracy for budget, accuracy in accuracies.items()}
 
@@ -85,6 +87,9 @@ class RunResult(Settings):
             # Budgets as they are written, so that a result that is read back is the same.
             accuracy_by_budget={float(f"{budget:g}"): value for budget, value in levels.items()},
             clients=clients,
+            accuracy_by_level={
+                float(f"{level:g}"): value for level, value in result.accuracy_by_level.items()
+            },
             plan=plan,
             history=tuple(result.history),
             weights=result.model,

@@ -68,6 +68,14 @@ def accuracy_by_client(
     return [float(row @ rates / row.sum()) if row.sum() else None for row in counts]
 
 
+def accuracy_by_level(predictions: Array, dataset: Dataset) -> dict[float, float]:
+    """Return the accuracy on the test records of each budget level; empty if they have none."""
+    correct, budgets = dataset.task.correct(predictions, dataset.test.labels), dataset.test.budgets
+    if correct is None or budgets is None:
+        return {}
+    return {level: float(correct[budgets == level].mean()) for level in np.unique(budgets).tolist()}
+
+
 def accuracy_by_budget(
     accuracies: Sequence[float | None],
     budgets: Sequence[float | None],

@@ -143,6 +143,8 @@ class Result:
     """The accuracy that each client sees."""
     ledgers: Sequence[Ledger | None]
     seconds: float
+    accuracy_by_level: Mapping[float, float] = field(default_factory=dict)
+    """The accuracy on test records of each budget level, where they have budgets of their own."""
     refused: Counter[int] = field(default_factory=Counter)
     """How often each client refused because its plan or its budget was used up."""
     failed: Counter[int] = field(default_factory=Counter)

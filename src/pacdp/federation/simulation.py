@@ -17,7 +17,7 @@ from pacdp.errors import BudgetExceededError, InputError
 from pacdp.federation.checkpoint import Checkpoint, CheckpointState
 from pacdp.federation.client import freeze_sampled, require_ledger, simulated_noise
 from pacdp.federation.engines.base import choose_engine
-from pacdp.federation.evaluation import accuracy_by_client, predict
+from pacdp.federation.evaluation import accuracy_by_client, accuracy_by_level, predict
 from pacdp.federation.local_model import LocalModel, Tensors
 from pacdp.federation.plan import Plan
 from pacdp.federation.results import Result, RoundResult
@@ -108,6 +108,7 @@ def simulate(
         metrics=plan.task.full_metrics(predicted, labels),
         chance=plan.task.baseline(labels),
         accuracies=accuracy_by_client(predicted, dataset, partition),
+        accuracy_by_level=accuracy_by_level(predicted, dataset),
         ledgers=ledgers,
         seconds=history.seconds,
         refused=history.refused,

@@ -83,6 +83,9 @@ def tabulate_levels(result: RunResult) -> Table | None:
         "clipping bound C_j/C": lambda level: format_min_median_max(level.bounds),
         "sampling rate": lambda level: format_min_median_max(level.sampling_rates),
     }
+    accuracies = result.accuracy_by_level
+    if accuracies:
+        columns["accuracy"] = lambda level: format_score(accuracies.get(level.epsilon), "accuracy")
     if all(rate == 1 for level in levels for rate in level.sampling_rates):
         del columns["sampling rate"]
     caption = (
