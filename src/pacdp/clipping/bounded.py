@@ -52,7 +52,7 @@ class Bounded:
     @property
     def finest(self) -> float:
         """The smallest sensitivity of any level, for which the grid is made."""
-        return self.sensitivity * min((ratio for ratio in self.levels if ratio), default=1.0)
+        return self.sensitivity * _smallest_ratio(self.levels) if self.levels else self.sensitivity
 
     def event(self, z: float) -> Release:
         """Return what to debit for a release of this value with noise z times its sensitivity.
@@ -65,6 +65,11 @@ class Bounded:
         return _describe_release(
             require_positive_number("z", z), relative, self.adjacency, self.unit, self.levels
         )
+
+
+@lru_cache(maxsize=256)
+def _smallest_ratio(levels: tuple[float, ...]) -> float:
+    return min(ratio for ratio in levels if ratio)
 
 
 # Every step of a participation makes the same release, and validating it again takes longer.

@@ -77,8 +77,9 @@ class ExampleLevels:
         dtype: torch.dtype = torch.float32,
     ) -> Tensor:
         """Return the norm to which each example is clipped, as one of ``examples`` in a sum."""
-        table = _tabulate_limits(bound, self.ratios, examples, sums, positions, dtype)
-        return table.to(self.index.device).index_select(0, self.index)
+        device = self.index.device
+        table = _tabulate_limits(bound, self.ratios, examples, sums, positions, dtype, device)
+        return table.index_select(0, self.index)
 
     def take(self, chosen: slice | Tensor) -> "ExampleLevels":
         """Return the levels of some of the examples, which need no further check."""
@@ -101,11 +102,12 @@ def _tabulate_limits(
     sums: int | None,
     positions: bool,
     dtype: torch.dtype,
+    device: torch.device,
 ) -> Tensor:
     limits = shrink_levels(
         np.array(bound), np.array(ratios), examples, sums=sums, positions=positions
     )
-    return torch.from_numpy(limits).to(dtype)
+    return torch.from_numpy(limits).to(device, dtype)
 
 
 def as_tuple(values: Any) -> tuple[Any, ...]:
