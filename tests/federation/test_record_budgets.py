@@ -261,7 +261,7 @@ def test_units_share_a_budget():
     assert spent == [pytest.approx([0.5, 0.0]), pytest.approx([0.0, 2.0])]
     assert plan.clients[0].epsilon == 0.5
     budgets[0] = 2.0
-    with pytest.raises(InputError, match="records of one unit have different ones"):
+    with pytest.raises(InputError, match="budget must be the same for all records of a unit"):
         plan_for(*data(sizes=(24, 16), units=units, budgets=budgets), privacy=privacy)
 
 
@@ -280,15 +280,15 @@ def test_weights_count_records_by_their_bounds():
 
 
 def test_the_plan_says_how_many_records_have_a_level_but_not_which():
-    dataset, split = data(budgets=np.random.default_rng(0).choice(LEVELS, 72))
-    shuffled, _ = data(
-        budgets=dataset.train.budgets[
-            np.concatenate([np.random.default_rng(1).permutation(index) for index in split.indices])
-        ]
-    )
+    budgets = np.random.default_rng(0).choice(LEVELS, 72)
+    dataset, split = data(budgets=budgets)
+    random = np.random.default_rng(1)
+    order = np.concatenate([random.permutation(index) for index in split.indices])
+    assert not np.array_equal(budgets, budgets[order])
     privacy = Privacy(records=RecordBudgets(levels=LEVELS))
     one, other = (
-        plan_for(chosen, split, privacy=privacy).model_dump_json() for chosen in (dataset, shuffled)
+        plan_for(*data(budgets=held), privacy=privacy).model_dump_json()
+        for held in (budgets, budgets[order])
     )
     assert one == other
 
@@ -307,6 +307,7 @@ def test_wrong_declarations_are_refused():
     dataset, split = data(budgets=np.full(72, 0.3))
     with pytest.raises(InputError, match=r"client client 0: .* no level, must be one of 0.1, 1, 5"):
         plan_for(dataset, split, privacy=Privacy(records=RecordBudgets(levels=LEVELS)))
+    dataset, split = data()
     far = RecordBudgets(levels=(1e-3, 20.0), shares=(0.5, 0.5))
     with pytest.raises(InputError, match=r"ε = 0.001 is too small beside ε = 20"):
         plan_for(dataset, split, privacy=Privacy(records=far))
