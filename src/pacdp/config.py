@@ -58,7 +58,8 @@ def explain_validation_error(
     message = fault["msg"].removeprefix("Value error, ")
     given = fault.get("input")
     shown = f" = {given!r}" if isinstance(given, str | int | float) else ""
-    return f"{place}{shown}: {message[0].lower()}{message[1:]}"
+    message = message[0].lower() + message[1:]
+    return f"{place}{shown}: {message}" if place else message
 
 
 def _is_form(part: str) -> bool:

@@ -1,5 +1,6 @@
 """Budgets of single records: no record ever exceeds its own, whatever else is chosen."""
 
+import json
 import math
 from collections import Counter
 
@@ -18,6 +19,7 @@ from pacdp.federation import (
     Broadcast,
     Client,
     LocalModel,
+    Plan,
     Population,
     Privacy,
     Training,
@@ -27,6 +29,7 @@ from pacdp.federation import (
 from pacdp.federation.budget_schedule import BudgetSchedule
 from pacdp.federation.budgets import RecordBudgets
 from pacdp.federation.configuration import Model, Recipe
+from pacdp.federation.engines.base import StackedEngine
 from pacdp.federation.weights import client_weights
 from pacdp.methods import build_method
 from pacdp.privacy import Adjacency, Guarantee, MemoryLedger, SQLiteLedger
@@ -281,7 +284,7 @@ def test_weights_count_records_by_their_bounds():
 
 def test_the_plan_says_how_many_records_have_a_level_but_not_which():
     budgets = np.random.default_rng(0).choice(LEVELS, 72)
-    dataset, split = data(budgets=budgets)
+    _, split = data(budgets=budgets)
     random = np.random.default_rng(1)
     order = np.concatenate([random.permutation(index) for index in split.indices])
     assert not np.array_equal(budgets, budgets[order])
@@ -393,17 +396,34 @@ class TestLedgers:
                 again.set_budget(0.05, level=3)
             assert SQLiteLedger(path).filter == again.filter
 
-    def test_a_ledger_must_have_the_plans_levels(self):
-        with pytest.raises(InputError, match="has 0 budget levels, but the plan has 3"):
-            self.prepare(MemoryLedger(self.BUDGET))
-        with pytest.raises(InputError, match="has 2 budget levels, but the plan has 3"):
-            self.prepare(MemoryLedger(self.BUDGET, levels=(1.0, 2.0)))
+    @pytest.mark.parametrize("levels", [(), (1.0, 2.0), (0.05, 1.0, 5.0), (0.1, 1.0, 5.0, 8.0)])
+    def test_a_ledger_must_have_exactly_the_plans_levels(self, levels):
+        """A record that counted as another level in each run could spend several accounts."""
+        with pytest.raises(InputError, match=r"but the plan has 0.1, 1, 5"):
+            self.prepare(MemoryLedger(self.BUDGET, levels=levels))
 
-    def test_a_ledger_with_smaller_levels_than_the_plan_refuses_in_time(self):
-        client, model = self.prepare(MemoryLedger(self.BUDGET, levels=(0.02, 1.0, 5.0)))
+    def test_a_durable_ledger_needs_records_that_hold_their_budgets(self, tmp_path):
+        """Another seed would draw the levels anew, and no account would know."""
+        budget = Guarantee(epsilon=5.0, adjacency=Adjacency.ZERO_OUT)
+        ledger = SQLiteLedger.create(
+            tmp_path / "a.ledger", client="client 0", budget=budget, levels=LEVELS
+        )
+        dataset, split = data(sizes=(12,))
+        plan = plan_for(dataset, split, privacy=Privacy(records=MIX))
+        with pytest.raises(InputError, match="its records must hold their budgets"):
+            Client(0, plan, split.client_records(dataset)[0], ledger=ledger)
+
+    def test_a_level_with_a_smaller_budget_than_the_plan_refuses_in_time(self):
+        ledger = MemoryLedger(self.BUDGET, levels=LEVELS, level_budgets=(0.02, 1.0, 5.0))
+        client, model = self.prepare(ledger)
         with pytest.raises(BudgetExceededError, match=r"of the budget ε = 0.02"):
             client.answer(Broadcast(0, model, {}))
         assert client.ledger.filter.charged.epsilon == 0
+
+    @pytest.mark.parametrize("levels", [(1.0, 0.1), (1.0, 1.0), (0.0, 1.0)])
+    def test_levels_of_a_ledger_ascend(self, levels):
+        with pytest.raises(InputError, match="level"):
+            MemoryLedger(self.BUDGET, levels=levels)
 
     def test_releases_without_levels_cost_every_level_the_same(self):
         ledger = MemoryLedger(self.BUDGET, levels=LEVELS)
@@ -426,3 +446,54 @@ def test_the_shared_model_takes_levels_too():
     serial, stacked = (simulate(plan, dataset, split, engine=e) for e in ("serial", "stacked"))
     for name, value in serial.model.items():
         torch.testing.assert_close(value, stacked.model[name], rtol=1e-4, atol=1e-5)
+
+
+class TestHostilePlans:
+    """A plan that says other things of levels than it declares is no plan."""
+
+    def plan(self):
+        dataset, split = data(budgets=np.repeat(LEVELS, 24))
+        privacy = Privacy(records=RecordBudgets(levels=LEVELS))
+        return plan_for(dataset, split, privacy=privacy), dataset, split
+
+    @pytest.mark.parametrize(
+        "edit",
+        [
+            lambda client: client["levels"][0].update(epsilon=5.0),
+            lambda client: client["levels"][0].update(budget=5.0),
+            lambda client: client["levels"][0].update(units=1),
+            lambda client: client.pop("levels"),
+            lambda client: client["levels"].pop(),
+            lambda client: client["charges"][0]["levels"].pop(),
+            lambda client: client.update(units=60),
+        ],
+    )
+    def test_edited_levels_are_refused(self, edit):
+        plan, _, _ = self.plan()
+        content = json.loads(plan.model_dump_json())
+        Plan.model_validate(content)
+        edit(content["clients"][0])
+        with pytest.raises(ValueError, match=r"levels do not fit|units must be its records"):
+            Plan.model_validate(content)
+
+    def test_shares_cannot_be_changed_for_a_client(self):
+        dataset, split = data()
+        content = json.loads(
+            plan_for(dataset, split, privacy=Privacy(records=MIX)).model_dump_json()
+        )
+        first, second = content["clients"][0]["levels"][:2]
+        first["units"], second["units"] = first["units"] - 1, second["units"] + 1
+        with pytest.raises(ValueError, match="levels do not fit"):
+            Plan.model_validate(content)
+
+    def test_a_stack_does_not_clip_at_the_largest_bound_what_was_paid_by_level(self):
+        """Even if one client of the stack has no levels, against its plan."""
+        plan, dataset, split = self.plan()
+        local_model = LocalModel(plan)
+        clients = {n: Client(n, plan, r) for n, r in enumerate(split.client_records(dataset))}
+        engine = StackedEngine(local_model)
+        engine.answer(clients, Broadcast(0, local_model.state(), {}))
+        for client in clients.values():
+            client.levels = None
+        with pytest.raises(BudgetExceededError, match="was not paid for"):
+            engine.answer(clients, Broadcast(1, local_model.state(), {}))

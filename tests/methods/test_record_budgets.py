@@ -32,10 +32,20 @@ NAMES = ["rpdp-fl", "rpdp-fl-original", "smallest-budget", "drop-small-budgets"]
 
 
 def plan(
-    name, *, sizes=None, units=None, unit="record", rounds=2, steps=3, records=LEVELS, **privacy
+    name,
+    *,
+    sizes=None,
+    units=None,
+    unit="record",
+    rounds=2,
+    steps=3,
+    records=LEVELS,
+    budgets=None,
+    **privacy,
 ):
     return plan_of(
         units=units,
+        budgets=budgets,
         unit=unit,
         sizes=sizes or HOSPITALS.sizes_by_client,
         shape=HEART.shape,
@@ -115,7 +125,7 @@ def test_each_level_is_sampled_at_its_rate(name):
     class Recording(type(client.noise_source(0))):
         def coins(self, count, rate):
             coins = super().coins(count, rate)
-            drawn.append((count, rate, int(coins.sum())))
+            drawn.append((count, rate, coins))
             return coins
 
     client.noise = lambda number: Recording()
@@ -123,12 +133,12 @@ def test_each_level_is_sampled_at_its_rate(name):
     rates, units = level_rates(client.client_plan), [p.units for p in client.client_plan.levels]
     assert len(set(rates)) == 3
     for number, (rate, count) in enumerate(zip(rates, units, strict=True)):
-        mine = drawn[number::3]
-        assert {(n, q) for n, q, _ in mine} == {(count, rate)}
-        expected, spread = count * rate, math.sqrt(count * rate * (1 - rate) / 200)
-        assert np.mean([total for _, _, total in mine]) == pytest.approx(
-            expected, abs=5 * spread + 1e-9
-        )
+        # Coins of every rate for every record, so that the time does not tell who has which level.
+        mine = [coins for n, q, coins in drawn[number::3] if (n, q) == (sum(units), rate)]
+        assert len(mine) == 200
+        taken = torch.stack(mine)[:, client.levels == number].float().sum(1).mean()
+        spread = math.sqrt(count * rate * (1 - rate) / 200)
+        assert float(taken) == pytest.approx(count * rate, abs=5 * spread + 1e-9)
 
 
 def test_whole_patients_are_sampled_by_their_level():
@@ -147,19 +157,32 @@ def test_whole_patients_are_sampled_by_their_level():
 @pytest.mark.parametrize("durable", [False, True])
 @pytest.mark.parametrize("name", ["rpdp-fl", "rpdp-fl-original"])
 def test_a_plan_with_levels_is_frozen_as_a_whole_before_the_first_release(name, durable, tmp_path):
-    made = plan(name)
-    budget, levels = made.budget(0), made.level_budgets(0)
+    drawn = plan(name)
+    held = {
+        client.name: {level.epsilon: level.units for level in client.levels}
+        for client in drawn.clients
+    }
+    levels = drawn.clients[0].level_budgets
+    made = plan(name, records={"levels": levels}, budgets=held)
+    records = replace(
+        RECORDS[0], budgets=np.repeat(levels, [level.units for level in made.clients[0].levels])
+    )
+    budget, costs = made.budget(0), made.level_budgets(0)
 
     def open_ledger():
         path = tmp_path / "ledger.db"
-        if not path.exists():
-            return SQLiteLedger.create(
-                path, client=made.clients[0].name, budget=budget, levels=levels
-            )
-        return SQLiteLedger(path)
+        if path.exists():
+            return SQLiteLedger(path)
+        created = SQLiteLedger.create(
+            path, client=made.clients[0].name, budget=budget, levels=levels
+        )
+        for number, cost in enumerate(costs if made.label else ()):
+            created.set_budget(cost, level=number)
+        return created
 
-    ledger = open_ledger() if durable else MemoryLedger(budget, levels=levels)
-    client, start = Client(0, made, RECORDS[0], ledger=ledger), LocalModel(made).state()
+    in_memory = MemoryLedger(budget, levels=levels, level_budgets=costs)
+    ledger = open_ledger() if durable else in_memory
+    client, start = Client(0, made, records, ledger=ledger), LocalModel(made).state()
     client.answer(Broadcast(0, start))
     state = ledger.filter
     assert (state.frozen.total(), state.spent.total()) == (6, 3)
@@ -170,7 +193,7 @@ def test_a_plan_with_levels_is_frozen_as_a_whole_before_the_first_release(name, 
     if durable:
         # Whoever opens the file again finds the frozen plan, and goes on with it.
         ledger = open_ledger()
-        client = Client(0, made, RECORDS[0], ledger=ledger)
+        client = Client(0, made, records, ledger=ledger)
     client.answer(Broadcast(1, start))
     assert (ledger.filter.frozen.total(), ledger.filter.spent.total()) == (6, 6)
     for part, cost in zip(ledger.filter.by_level, made.level_costs(0), strict=True):
@@ -182,14 +205,14 @@ def test_a_plan_with_levels_is_frozen_as_a_whole_before_the_first_release(name, 
 
 def test_a_ledger_with_a_smaller_level_refuses_the_plan_before_anything_is_released():
     made = plan("rpdp-fl")
-    ledger = MemoryLedger(made.budget(0), levels=(0.4, 1.0, 4.0))
+    ledger = MemoryLedger(made.budget(0), levels=(0.5, 1.0, 4.0), level_budgets=(0.4, 1.0, 4.0))
     client = Client(0, made, RECORDS[0], ledger=ledger)
     with pytest.raises(BudgetExceededError, match=f"{made.clients[0].name}: the sampled plan"):
         client.answer(Broadcast(0, LocalModel(made).state()))
     assert not ledger.filter.spent
     assert not ledger.filter.frozen
     # A level that is never sampled is not frozen; it is refused as soon as it would exceed.
-    ledger = MemoryLedger(made.budget(0), levels=(0.5, 1.0, 1.5))
+    ledger = MemoryLedger(made.budget(0), levels=(0.5, 1.0, 4.0), level_budgets=(0.5, 1.0, 1.5))
     client = Client(0, made, RECORDS[0], ledger=ledger)
     with pytest.raises(BudgetExceededError, match="would reach"):
         client.answer(Broadcast(0, LocalModel(made).state()))

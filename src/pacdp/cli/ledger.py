@@ -1,7 +1,6 @@
 """``pacdp ledger``: create, inspect, verify and change a client's privacy ledger."""
 
 import csv
-import itertools
 import json
 import sys
 from pathlib import Path
@@ -65,8 +64,7 @@ def create(
     budget = Guarantee(
         epsilon=epsilon, delta=delta, adjacency=Adjacency.parse(adjacency), unit=unit
     )
-    declared = _require_ascending(levels or [])
-    _summary(SQLiteLedger.create(path, client=client, budget=budget, levels=declared))
+    _summary(SQLiteLedger.create(path, client=client, budget=budget, levels=levels or ()))
 
 
 @app.command()
@@ -132,7 +130,7 @@ def set_budget(
     reason: Annotated[str, Option(help="Reason to record with the change.")] = "",
     level: Annotated[
         float | None,
-        Option(help="Change a budget level instead: its present ε, as shown by show."),
+        Option(help="Change a budget level instead, named by its declared ε, as shown by show."),
     ] = None,
 ) -> None:
     """Change the budget, or that of a level. The change and its reason are recorded in the ledger.
@@ -141,19 +139,8 @@ def set_budget(
     """
     ledger = _open(path)
     number = None if level is None else _find_level(ledger.filter.levels, level)
-    if number is not None:
-        levels = ledger.filter.levels
-        _require_ascending([*levels[:number], epsilon, *levels[number + 1 :]])
     ledger.set_budget(epsilon, reason=reason, level=number)
     _summary(ledger)
-
-
-def _require_ascending(levels: "Sequence[float]") -> "Sequence[float]":
-    """Refuse levels that could not be those of a plan, or could not be told apart by their ε."""
-    if not all(low < high for low, high in itertools.pairwise((0.0, *levels))):
-        shown = ", ".join(f"{epsilon:g}" for epsilon in levels)
-        raise InputError(f"levels {shown}: must be > 0 and ascending")
-    return levels
 
 
 def _find_level(levels: "Sequence[float]", epsilon: float) -> int:
@@ -182,9 +169,9 @@ def _summary(ledger: "SQLiteLedger") -> None:
     if state.frozen:
         rows["charged"] = f"{state.charged}, counting plans with sampled records in full"
     rows["left"] = _left(state)
-    # Without levels, by_level is the ledger's own filter.
-    for epsilon, level in zip(state.levels, state.by_level, strict=False):
-        capped = ", capped" if level.budget.epsilon < epsilon else ""
+    for number, epsilon in enumerate(state.levels):
+        level = state.by_level[number]
+        capped = ", capped" if level.budget.epsilon < state.level_budgets[number] else ""
         rows[f"level {epsilon:g}"] = (
             f"spent {level.realised} of a budget of {level.budget.epsilon:g}{capped}; "
             f"left: {_left(level)}"

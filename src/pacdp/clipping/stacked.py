@@ -58,8 +58,10 @@ def tabulate_limits(bounds: FloatArray, ratios: FloatArray, examples: int) -> Te
 # Bounds and batch sizes recur in every step of a round.
 @lru_cache(maxsize=256)
 def _tabulate(bounds: bytes, ratios: bytes, shape: tuple[int, ...], examples: int) -> Tensor:
-    largest = np.frombuffer(bounds).reshape(shape[:-1])
-    limits = shrink_levels(largest, np.frombuffer(ratios).reshape(shape), examples)
+    largest, relative = np.frombuffer(bounds).reshape(shape[:-1]), np.frombuffer(ratios)
+    if not ((relative >= 0) & (relative <= 1)).all():
+        raise InputError("levels: ratios must be from 0 to 1")
+    limits = shrink_levels(largest, relative.reshape(shape), examples)
     return torch.from_numpy(limits).float()
 
 
@@ -165,6 +167,8 @@ class StackedGradient:
                 "examples as the first layer takes them"
             )
         require_mask(present, tuple(inputs.shape[:2]))
+        if levels is not None and levels.index.shape != inputs.shape[:2]:
+            raise InputError("levels: must be one for each example of each model")
         if levels is None:
             limits = shrink_bound(torch.from_numpy(bounds), inputs.shape[1]).unsqueeze(1)
         else:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from pacdp.clipping import NoiseSource, SimulatedNoise, SystemNoise
+from pacdp.clipping.examples import ExampleLevels
 from pacdp.clipping.flushing import run_flushed
 from pacdp.clipping.numerics import check_noise
 from pacdp.data import Records
@@ -65,6 +66,11 @@ class Client:
         self._lock = threading.Lock()
         self.units = self._number_units()
         self.levels = self._number_levels()
+        bounds = self.client_plan.charges[0].bounds if self.client_plan.charges else ()
+        # None where no level is treated differently.
+        self.level_bounds = (
+            ExampleLevels(bounds, self.levels) if self.levels is not None and bounds else None
+        )
         self.noise_source(0)
         if len(records) != self.client_plan.records:
             raise InputError(
@@ -95,6 +101,7 @@ class Client:
                 records=self.records.tensors(self.plan.task, local_model.device),
                 units=self.units,
                 levels=self.levels,
+                level_bounds=self.level_bounds,
                 local_model=local_model,
                 noise=self.noise_source(broadcast.round),
             )
@@ -212,9 +219,11 @@ class Client:
         budgets = self.records.unit_budgets()
         if budgets is None:
             raise InputError(f"{where}: its records have no budgets, but are planned with levels")
-        index = np.searchsorted(declared.levels, budgets).clip(max=len(planned) - 1)
-        if not np.array_equal(np.array(declared.levels)[index], budgets):
+        # In the same time, whichever record has which level.
+        held = budgets[:, None] == np.array(declared.levels)
+        if not held.any(1).all():
             raise InputError(f"{where}: a record has a budget that is no level of the plan")
+        index = held.argmax(1)
         if np.bincount(index, minlength=len(planned)).tolist() != [p.units for p in planned]:
             raise InputError(f"{where}: the numbers of records with each budget are not as planned")
         return torch.from_numpy(index)
@@ -251,13 +260,23 @@ def require_ledger(plan: Plan, client: int, ledger: Ledger | None) -> Ledger | N
                 f"client {name}: {plan.method} has no guarantee, and must have no ledger"
             )
         return None
-    levels = plan.level_budgets(client)
+    levels = plan.clients[client].level_budgets
     if ledger is None:
-        return MemoryLedger(budget, levels=levels)
-    if len(ledger.filter.levels) != len(levels):
+        return MemoryLedger(budget, levels=levels, level_budgets=plan.level_budgets(client))
+    if ledger.filter.levels != levels:
+        # By their declared ε: a record must be charged to the same level in every run.
+        actual, planned = (
+            ", ".join(f"{epsilon:g}" for epsilon in known) or "none"
+            for known in (ledger.filter.levels, levels)
+        )
         raise InputError(
-            f"client {name}: its ledger has {len(ledger.filter.levels)} budget levels, but the "
-            f"plan has {len(levels)}"
+            f"client {name}: its ledger has the budget levels {actual}, but the plan has {planned}"
+        )
+    records = plan.privacy.records
+    if ledger.durable and levels and records is not None and records.shares is not None:
+        raise InputError(
+            f"client {name}: its ledger is durable, so its records must hold their budgets; shares "
+            "draw them anew for each seed, for simulations"
         )
     holder = getattr(ledger, "client", name)
     if holder != name:

@@ -65,6 +65,7 @@ class GuardedClientContext:
         records: tuple[Tensor, Tensor],
         units: Tensor | None,
         levels: Tensor | None,
+        level_bounds: ExampleLevels | None,
         local_model: LocalModel,
         noise: NoiseSource,
     ) -> None:
@@ -76,10 +77,8 @@ class GuardedClientContext:
         self._broadcast_model = broadcast.model
         self._inputs, self._targets = records
         self._unit_of = units
-        bounds = self.client_plan.charges[0].bounds if self.client_plan.charges else ()
         self._level_of = levels
-        # None where no level is treated differently.
-        self._levels = ExampleLevels(bounds, levels) if levels is not None and bounds else None
+        self._levels = level_bounds
         self._local_model = local_model
         self._noise = noise
         self._guard = ReleaseGuard(plan, client, scale=scale)
@@ -107,6 +106,7 @@ class GuardedClientContext:
     def sampled_sum(self, rate: Rates, bound: float) -> Bounded:
         # Every record is computed, and the coins are factors of 0 or 1, so that neither the time
         # taken nor the rounding of other records reveals which were sampled.
+        rate = rate if isinstance(rate, float) else tuple(rate)
         return self._clip_and_sum(self._all_records, bound, rate=rate, present=self._sample(rate))
 
     def _sample(self, rate: Rates) -> Tensor:
@@ -115,10 +115,9 @@ class GuardedClientContext:
             return self._noise.coins(self.client_plan.units, rate)
         if self._level_of is None or len(rate) != len(self.client_plan.levels):
             raise self._refuse("sampling rates must be one for each budget level")
-        present = torch.zeros(self.client_plan.units, dtype=torch.bool)
-        for number, (level, own) in enumerate(zip(self.client_plan.levels, rate, strict=True)):
-            present[self._level_of == number] = self._noise.coins(level.units, own)
-        return present
+        # Coins of every rate for every unit, in the same time whichever unit has which level.
+        coins = torch.stack([self._noise.coins(self.client_plan.units, own) for own in rate])
+        return coins.gather(0, self._level_of[None])[0]
 
     def _clip_and_sum(
         self, batch: Tensor, bound: float, *, rate: Rates = 1.0, present: Tensor | None = None

@@ -96,7 +96,26 @@ class Plan(Recipe):
                 raise ValueError(
                     f"method {self.method}: noise or budget of {client.name} do not fit"
                 )
+            if self.unit == "record" and client.units != client.records:
+                raise ValueError(f"client {client.name}: units must be its records")
+            self._check_levels(client)
         return self
+
+    def _check_levels(self, client: ClientPlan) -> None:
+        """Refuse budget levels of a client that are not those declared, or not of all its units."""
+        declared = self.privacy.records
+        expected = declared.levels if declared is not None and self.algorithm.private else ()
+        units = [level.units for level in client.levels]
+        wrong = (
+            client.level_budgets != expected
+            or (expected and sum(units) != client.units)
+            or any(level.budget > level.epsilon for level in client.levels)
+            or any(len(spec.levels) not in (0, len(expected)) for spec in client.charges)
+        )
+        if expected and declared is not None and declared.shares is not None:
+            wrong = wrong or units != declared.counts(client.units)
+        if wrong:
+            raise ValueError(f"client {client.name}: levels do not fit those of privacy.records")
 
     @property
     def rounds(self) -> int:

@@ -23,6 +23,7 @@ Filters are immutable: spending returns a new one, and a refusal changes nothing
 ε = 0.462089 at δ = 1e-05, zero-out (exact)
 """
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -52,7 +53,10 @@ class Filter:
     spent: Tally = field(default_factory=Counter)
     frozen: Tally = field(default_factory=Counter)
     levels: tuple[float, ...] = ()
-    """The ε of each budget level, which the budget caps; empty if all records have the budget."""
+    """The declared ε of each budget level, by which levels are known; empty if all records have the
+    budget."""
+    level_budgets: tuple[float, ...] = ()
+    """The ε of each level now, which the budget caps; by default the declared one."""
 
     def __post_init__(self) -> None:
         if self.budget.epsilon <= 0:
@@ -61,11 +65,21 @@ class Filter:
             raise InputError("budget: must be a total one, measured exactly")
         # A budget for which no noise can be computed is refused now, not at the first release.
         _ = self.mu_limit
-        object.__setattr__(
-            self,
-            "levels",
-            tuple(require_scalar("level", require_budget("level", e)) for e in self.levels),
-        )
+        if self.levels:
+            self._check_levels()
+
+    def _check_levels(self) -> None:
+        for name in ("levels", "level_budgets"):
+            given = getattr(self, name) or self.levels
+            checked = tuple(require_scalar("level", require_budget("level", e)) for e in given)
+            object.__setattr__(self, name, checked)
+        if not all(low < high for low, high in itertools.pairwise(self.levels)):
+            shown = ", ".join(f"{epsilon:g}" for epsilon in self.levels)
+            raise InputError(f"levels {shown}: must be > 0 and ascending")
+        if len(self.level_budgets) != len(self.levels):
+            raise InputError(
+                f"level_budgets: are {len(self.level_budgets)}, must be one for each level"
+            )
 
     @cached_property
     def by_level(self) -> tuple["Filter", ...]:
@@ -85,7 +99,7 @@ class Filter:
                 # Levels of a sampled plan that are not sampled themselves are spent as it is made.
                 frozen=_sampled(_at_level(self.frozen, level)),
             )
-            for level, epsilon in enumerate(self.levels)
+            for level, epsilon in enumerate(self.level_budgets)
         )
 
     def spend(self, *releases: Release) -> "Filter":
@@ -166,8 +180,8 @@ class Filter:
         if level is None:
             after = replace(self, budget=replace(self.budget, epsilon=epsilon))
         elif level in range(len(self.levels)):
-            changed = (*self.levels[:level], epsilon, *self.levels[level + 1 :])
-            after = replace(self, levels=changed)
+            changed = (*self.level_budgets[:level], epsilon, *self.level_budgets[level + 1 :])
+            after = replace(self, level_budgets=changed)
         else:
             raise InputError(f"level {level}: unknown; the ledger has {len(self.levels)} levels")
         for state in after.by_level:

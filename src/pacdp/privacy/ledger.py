@@ -54,8 +54,15 @@ class MemoryLedger:
 
     durable = False
 
-    def __init__(self, budget: Guarantee, *, levels: Sequence[float] = ()) -> None:
-        self.filter = Filter(budget, levels=tuple(levels))
+    def __init__(
+        self,
+        budget: Guarantee,
+        *,
+        levels: Sequence[float] = (),
+        level_budgets: Sequence[float] = (),
+    ) -> None:
+        """``levels`` are the declared ε of budget levels; ``level_budgets``, if they differ."""
+        self.filter = Filter(budget, levels=tuple(levels), level_budgets=tuple(level_budgets))
         self._runs: defaultdict[str, Tally] = defaultdict(Counter)
         # Threads may share a ledger: the check and the debit must be one step.
         self._lock = threading.Lock()
@@ -71,7 +78,8 @@ class MemoryLedger:
 
     def freeze(self, plan: Release, *, run: str, label: str = "") -> None:
         """Charge a Poisson-sampled plan as a whole, before anything is released."""
-        self.filter = self.filter.freeze(plan)
+        with self._lock:
+            self.filter = self.filter.freeze(plan)
 
     def count_releases(self, run: str) -> Tally:
         """Count the releases that the run has made so far."""

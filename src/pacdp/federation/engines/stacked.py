@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 from pacdp.clipping import NoiseSource, SimulatedNoise, StackedGrid
 from pacdp.clipping.sequential import LinearStep
 from pacdp.clipping.stacked import smallest_ratio
-from pacdp.errors import BudgetExceededError, add_location
+from pacdp.errors import BudgetExceededError, InputError, add_location
 from pacdp.federation.batches import Padded, PaddedBatches
 from pacdp.federation.client import Client
 from pacdp.federation.client_context import local_batches
@@ -154,10 +154,12 @@ class StackedEngine:
         return np.array([level_bounds(job.client_plan)])
 
     def _padded(self, jobs: Sequence[Job]) -> Padded:
-        levels = [job.client.levels for job in jobs]
+        levels = [job.client.levels for job in jobs if job.client.levels is not None]
+        if levels and len(levels) != len(jobs):
+            raise InputError("clients: some have budget levels and others have not; must be alike")
         return Padded(
             [job.client.records.tensors(self._plan.task, self._local_model.device) for job in jobs],
-            [level for level in levels if level is not None] if None not in levels else None,
+            levels or None,
         )
 
     def _size(self, job: Job) -> int:
@@ -183,15 +185,15 @@ class StackedEngine:
         """Run the common training loop for a group; clients with most steps come first."""
         number, clients = broadcast.round, [job.client_plan for job in group]
         orders = [list(local_batches(job.client.plan, job.client.number, number)) for job in group]
-        for job, order in zip(group, orders, strict=True):
-            self._authorize(job, order)
         bounds = np.array([self._bounds(job, number) for job in group])
         multipliers = np.array([self._noise_multipliers(job) for job in group])
         multipliers *= np.array([[job.noise_scale] for job in group])
         sensitivity = self._plan.adjacency.sensitivity
         ratios = None
-        if group[0].client.levels is not None:
+        if any(job.client.levels is not None for job in group):
             ratios = np.array([self._ratios(job) for job in group])
+        for job, order in zip(group, orders, strict=True):
+            self._authorize(job, order, by_level=ratios is not None)
         grid = StackedGrid(
             bounds * sensitivity,
             self._local_model.coordinates,
@@ -239,7 +241,9 @@ class StackedEngine:
         """Remove the dimension of the only cell from an update."""
         return {name: value.squeeze(0) for name, value in update.items()}
 
-    def _authorize(self, job: Job, order: Sequence[NDArray[np.int64] | None]) -> None:
+    def _authorize(
+        self, job: Job, order: Sequence[NDArray[np.int64] | None], *, by_level: bool
+    ) -> None:
         """Compare the releases of a whole participation with what was paid for."""
         plan = job.client.plan
         ReleaseGuard(plan, job.client.number, scale=job.noise_scale).authorize(
@@ -248,7 +252,7 @@ class StackedEngine:
             unit="record",
             sensitivity=plan.adjacency.sensitivity,
             sampling_rate=1.0,
-            levels=job.client_plan.charges[0].levels,
+            levels=job.client_plan.charges[0].levels if by_level else (),
             units=[ALL_UNITS if batch is None else batch for batch in order],
             divisor=job.client_plan.divisor,
         )
