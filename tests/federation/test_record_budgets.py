@@ -95,10 +95,12 @@ METHODS = {
     "dp-fedavg": {},
     "nbafl": {},
     "aqc": {},
+    "smallest-budget": {},
+    "drop-small-budgets": {},
 }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     levels=st.lists(
         st.sampled_from([0.05, 0.1, 0.3, 1, 2, 5, 8]), min_size=1, max_size=4, unique=True
