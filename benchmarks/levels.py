@@ -97,8 +97,14 @@ def stack_step(model: nn.Module, shape: tuple[int, ...]) -> Callable[[bool], obj
     bounds, z = np.ones(CLIENTS), np.full(CLIENTS, 3.0)
     divisors = np.full(CLIENTS, float(shape[0]))
     grids = [
-        StackedGrid(bounds, coordinates, z=z, divisors=divisors, finest=finest)
-        for finest in (None, bounds * smallest_ratio(ratios))
+        StackedGrid(
+            bounds,
+            coordinates,
+            z=z,
+            divisors=divisors,
+            smallest_sensitivities=smallest_sensitivities,
+        )
+        for smallest_sensitivities in (None, bounds * smallest_ratio(ratios))
     ]
 
     def step(levels: bool) -> object:

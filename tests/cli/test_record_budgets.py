@@ -69,7 +69,7 @@ def test_a_clients_budget_is_a_cap_on_every_level(run):
 def test_a_method_without_levels_says_that_it_takes_the_smallest(run):
     text = run("plan", *FIXED[:3], "--method", "nbafl")
     assert [row[3] for row in rows(text, "0.1", "1", "5")] == ["0.1"] * 3
-    assert "nbafl knows no levels" in " ".join(text.split())
+    assert "nbafl does not support levels" in " ".join(text.split())
 
 
 def test_levels_that_are_sampled_show_their_rates(capsys):

@@ -133,7 +133,7 @@ def test_a_stack_of_models_equals_each_of_them():
             levels=ExampleLevels(tuple(ratios[number]), index[number]),
         )
         assert sums[number].levels == expected.levels
-        assert sums[number].finest == expected.finest
+        assert sums[number].smallest_sensitivity == expected.smallest_sensitivity
         for name, value in expected.values.items():
             torch.testing.assert_close(sums[number].values[name], value, rtol=1e-4, atol=1e-7)
 
@@ -178,7 +178,7 @@ def test_no_record_moves_a_sum_by_more_than_its_level_allows(seed, size, smalles
         present = torch.ones(n, dtype=torch.bool)
         present[0] = there
         total = gradient(inputs, targets, clipping_bound=1.0, levels=levels, present=present)
-        step = grid_step(total.finest, 2 * (size + 4))
+        step = grid_step(total.smallest_sensitivity, 2 * (size + 4))
         sums.append([quantize_(value.clone(), step) * step for value in total.values.values()])
     moved = sum(float((a - b).double().square().sum()) for a, b in zip(*sums, strict=True))
     assert math.sqrt(moved) <= smallest
@@ -190,7 +190,7 @@ def test_the_grid_is_made_for_the_smallest_level():
     inputs, targets = torch.randn(5, 3), torch.zeros(5, dtype=torch.int64)
     levels = ExampleLevels((0.01, 0.0, 1.0), torch.tensor([0, 1, 2, 0, 2]))
     total = gradient(inputs, targets, clipping_bound=1.0, levels=levels)
-    assert total.finest == 0.01
+    assert total.smallest_sensitivity == 0.01
     noise = SimulatedNoise(seed=0, client=0, round=0)
     released = release(total, z=1.0, divisor=1.0, noise=noise)
     step = grid_step(0.01, 8)

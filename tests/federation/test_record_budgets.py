@@ -169,7 +169,7 @@ def test_no_record_exceeds_its_own_budget(
             assert ledger.filter.by_level[j].realised.epsilon <= allowed * (1 + 1e-9)
             mu_squared = 0.0
             for release, count in made.items():
-                bound = release.levels[j].bound if release.levels else 1.0
+                bound = release.levels[j].ratio if release.levels else 1.0
                 moved = bound * release.sensitivity
                 assert release.sensitivity in (sensitivity, 2.0, 0.5 * sensitivity, 1.0)
                 mu_squared += count * (moved / release.noise_multiplier) ** 2
@@ -279,7 +279,7 @@ def test_weights_count_records_by_their_bounds():
         privacy=Privacy(records=RecordBudgets(levels=(0.5, 5.0))),
     )
     small, large = client_weights(plan, [0, 1], round=0)
-    ratio = plan.clients[0].charges[0].bounds[0]
+    ratio = plan.clients[0].charges[0].ratios[0]
     assert small / large == pytest.approx(ratio)
     assert plan.clients[0].divisor == pytest.approx(ratio * plan.clients[1].divisor)
 
@@ -394,7 +394,7 @@ class TestLedgers:
             again.reserve(release, run="another")
             with pytest.raises(BudgetExceededError, match="is below the spent"):
                 again.set_budget(0.05, level=0)
-            with pytest.raises(InputError, match="level 3: unknown"):
+            with pytest.raises(InputError, match="level 3: unknown; there are 3"):
                 again.set_budget(0.05, level=3)
             assert SQLiteLedger(path).filter == again.filter
 

@@ -87,7 +87,7 @@ def test_rates_of_levels_come_from_a_real_accountant():
         (spec,) = client.charges
         # The noise is common to all: what the largest level of any client needs.
         assert spec.noise_multiplier == pytest.approx(noise, rel=1e-9)
-        assert all(bound == 1 for bound in spec.bounds)
+        assert all(bound == 1 for bound in spec.ratios)
         rates = level_rates(client) or [spec.sampling_rate] * 3
         held = sum(q * level.units for q, level in zip(rates, client.levels, strict=True))
         assert client.divisor == pytest.approx(held, rel=1e-12)
@@ -96,7 +96,7 @@ def test_rates_of_levels_come_from_a_real_accountant():
                 noise_multiplier=noise, adjacency="zero-out", count=6, sampling_rate=rate
             )
             assert level.budget * (1 - 1e-3) < account(release).epsilon <= level.budget
-        assert max(made.record_budgets(number)) <= max(level.budget for level in client.levels)
+        assert max(made.level_costs(number)) <= max(level.budget for level in client.levels)
     assert level_rates(made.clients[0])[2] == 1.0
     # Under a cap of 0.3 all records are alike.
     assert made.clients[3].charges[0].levels == ()
@@ -113,7 +113,7 @@ def test_the_noise_is_for_the_largest_level_that_a_record_has():
     fixed = plan("fixed", sizes={"a": 5, "b": 4}, records=records, rounds=1, steps=2)
     assert fixed.clients[0].epsilon == 1.0
     # A level without records has no part in what is released.
-    assert fixed.clients[0].charges[0].bounds[1:] == (1.0, 0.0)
+    assert fixed.clients[0].charges[0].ratios[1:] == (1.0, 0.0)
 
 
 @pytest.mark.parametrize("name", ["rpdp-fl", "rpdp-fl-original"])
@@ -162,7 +162,7 @@ def test_a_plan_with_levels_is_frozen_as_a_whole_before_the_first_release(name, 
         client.name: {level.epsilon: level.units for level in client.levels}
         for client in drawn.clients
     }
-    levels = drawn.clients[0].level_budgets
+    levels = drawn.clients[0].declared_levels
     made = plan(name, records={"levels": levels}, budgets=held)
     records = replace(
         RECORDS[0], budgets=np.repeat(levels, [level.units for level in made.clients[0].levels])
@@ -329,7 +329,7 @@ def test_records_below_the_published_curve_are_left_out():
     (spec,) = made.clients[0].charges
     assert [tuple(terms) for terms in spec.levels] == [(0.0, 1.0), (1.0, 1.0)]
     assert made.clients[0].divisor == made.clients[0].levels[1].units
-    assert made.record_budgets(0)[0.0] == made.clients[0].levels[0].units
+    assert made.level_costs(0)[0] == 0.0
     result = simulate(made, HEART, HOSPITALS)
     assert result.ledgers[0].filter.by_level[0].charged.epsilon == 0.0
     # A client without other budgets samples at the smallest rate, and pays what that costs.
@@ -366,11 +366,11 @@ def test_dropping_small_budgets_maximises_signal_over_noise():
         assert signal[client.epsilon] == max(signal.values())
         assert client.divisor == pytest.approx(kept[client.epsilon])
     assert made.clients[0].epsilon == 4.0
-    assert made.clients[0].charges[0].bounds == (0.0, 0.0, 1.0)
-    assert made.record_budgets(0)[0.0] == sum(p.units for p in made.clients[0].levels[:2])
+    assert made.clients[0].charges[0].ratios == (0.0, 0.0, 1.0)
+    assert made.level_costs(0)[:2] == [0.0, 0.0]
     # Where nearly all records have the middle level, it is the threshold.
     middle = {"levels": [0.5, 1.0, 2.0], "shares": [0.05, 0.9, 0.05]}
-    assert plan("drop-small-budgets", records=middle).clients[0].charges[0].bounds == (0, 1, 1)
+    assert plan("drop-small-budgets", records=middle).clients[0].charges[0].ratios == (0, 1, 1)
 
 
 def test_records_that_are_left_out_change_nothing():

@@ -21,8 +21,10 @@ def cost_table(plan: "Plan", levels: "Sequence[LevelSummary]", cost: str) -> Tab
         f"level: the declared ε of a {plan.unit}; budget: the same, capped by the client's; "
         "C_j/C: clipping bound over the largest"
     )
-    if not plan.algorithm.record_budgets:
-        caption += f"; {plan.method} knows no levels and treats every {plan.unit} by the smallest"
+    if not plan.algorithm.supports_record_budgets:
+        caption += (
+            f"; {plan.method} does not support levels and gives every {plan.unit} the smallest"
+        )
     table = empty_table(
         plan,
         "level",
@@ -36,7 +38,7 @@ def cost_table(plan: "Plan", levels: "Sequence[LevelSummary]", cost: str) -> Tab
         table.add_row(
             f"{level.epsilon:g}",
             str(level.units),
-            *(format_min_median_max(v) for v in (level.budgets, level.costs, level.bounds)),
+            *(format_min_median_max(v) for v in (level.budgets, level.costs, level.ratios)),
             *([format_min_median_max(level.sampling_rates)] if sampled else []),
         )
     return table

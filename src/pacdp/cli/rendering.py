@@ -54,7 +54,7 @@ def print_result(result: "RunResult") -> None:
             for budget, accuracy in result.accuracy_by_budget.items()
         )
     if result.accuracy_by_level:
-        rows["by level"] = ", ".join(
+        rows["accuracy by level"] = ", ".join(
             f"ε = {level:g}: {accuracy:.1%}" for level, accuracy in result.accuracy_by_level.items()
         )
     rows["rounds"] = f"{result.rounds} in {formatting.format_duration(result.seconds)}"

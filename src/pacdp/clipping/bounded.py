@@ -50,7 +50,7 @@ class Bounded:
     the sensitivity times that."""
 
     @property
-    def finest(self) -> float:
+    def smallest_sensitivity(self) -> float:
         """The smallest sensitivity of any level, for which the grid is made."""
         return self.sensitivity * _smallest_ratio(self.levels) if self.levels else self.sensitivity
 
@@ -112,9 +112,9 @@ def release(value: Bounded, *, z: float, divisor: float, noise: NoiseSource) -> 
     if not value.values:
         raise InputError("value: is used up, it has been released before")
     coordinates = sum(tensor.numel() for tensor in value.values.values())
-    finest = value.finest
-    check_noise(z * value.sensitivity / finest, coordinates)
-    step = grid_step(finest, coordinates)
+    smallest_sensitivity = value.smallest_sensitivity
+    check_noise(z * value.sensitivity / smallest_sensitivity, coordinates)
+    step = grid_step(smallest_sensitivity, coordinates)
     scale = noise_scale(z, value.sensitivity, step)
     released: dict[str, Tensor] = {}
     while value.values:

@@ -81,7 +81,7 @@ class StackedSum:
         return self.bounds * self.adjacency.sensitivity
 
     @property
-    def finest(self) -> FloatArray:
+    def smallest_sensitivities(self) -> FloatArray:
         """The smallest sensitivity of any level of each model, for which its grid is made."""
         if self.levels is None:
             return self.sensitivities
@@ -220,13 +220,15 @@ class StackedGrid:
         *,
         z: FloatArray,
         divisors: FloatArray,
-        finest: FloatArray | None = None,
+        smallest_sensitivities: FloatArray | None = None,
     ) -> None:
-        """``finest`` are the smallest sensitivities of any level, where examples have levels."""
+        """``smallest_sensitivities``: of the smallest level, where examples have levels."""
         self.sensitivities = sensitivities
-        self.finest = sensitivities if finest is None else finest
-        check_noise(float((z * (sensitivities / self.finest)).max()), coordinates)
-        steps = grid_step(self.finest, coordinates)
+        self.smallest_sensitivities = (
+            sensitivities if smallest_sensitivities is None else smallest_sensitivities
+        )
+        check_noise(float((z * (sensitivities / self.smallest_sensitivities)).max()), coordinates)
+        steps = grid_step(self.smallest_sensitivities, coordinates)
         # Never rounded down.
         self.scales = np.nextafter(z * sensitivities, np.inf) / steps
         self._steps, self._divisors = torch.from_numpy(steps), torch.from_numpy(divisors)
@@ -239,7 +241,10 @@ class StackedGrid:
         scaled for are refused.
         """
         models = len(clean)
-        for own, given in ((self.sensitivities, sums.sensitivities), (self.finest, sums.finest)):
+        for own, given in (
+            (self.sensitivities, sums.sensitivities),
+            (self.smallest_sensitivities, sums.smallest_sensitivities),
+        ):
             if not np.array_equal(given.ravel(), own[:models].ravel()):
                 raise InputError(
                     "sums: their sensitivities are not those that the noise is scaled for"

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from pacdp.experiments.results import RunResult
 from pacdp.federation import Plan
-from pacdp.privacy import LevelTerms
 
 
 class LevelSummary(NamedTuple):
@@ -19,7 +18,7 @@ class LevelSummary(NamedTuple):
     """The declared ε, capped by each client's budget."""
     costs: list[float]
     """Each client's planned or spent ε for a record of this level."""
-    bounds: list[float]
+    ratios: list[float]
     """Each client's clipping bound over that of its largest level."""
     sampling_rates: list[float]
 
@@ -31,7 +30,7 @@ class _ClientLevel(NamedTuple):
     units: int
     budget: float
     cost: float
-    bound: float
+    ratio: float
     sampling_rate: float
 
 
@@ -41,12 +40,11 @@ def summarise_planned(plan: Plan) -> list[LevelSummary]:
     >>> from pacdp.experiments import prepare_run, read_experiment
     >>> experiment = read_experiment("heart-records")
     >>> plan = prepare_run(experiment, method=experiment.build_method("fixed")).plan
-    >>> [(one.epsilon, one.units, round(one.bounds[0], 3)) for one in summarise_planned(plan)]
+    >>> [(one.epsilon, one.units, round(one.ratios[0], 3)) for one in summarise_planned(plan)]
     [(0.1, 343, 0.029), (1.0, 98, 0.239), (5.0, 49, 1.0)]
     """
     clients = []
     for number, client in enumerate(plan.clients):
-        terms = client.charges[0].levels if client.levels else ()
         costs = plan.level_costs(number)
         clients.append(
             [
@@ -55,7 +53,7 @@ def summarise_planned(plan: Plan) -> list[LevelSummary]:
                     level.units,
                     level.budget,
                     costs[index],
-                    *(terms[index] if terms else LevelTerms(1.0)),
+                    *client.level_terms[index],
                 )
                 for index, level in enumerate(client.levels)
             ]
@@ -72,7 +70,7 @@ def summarise_spent(result: RunResult) -> list[LevelSummary]:
                 units=level.units,
                 budget=level.epsilon_budget,
                 cost=level.epsilon_spent,
-                bound=level.bound,
+                ratio=level.ratio,
                 sampling_rate=level.sampling_rate,
             )
             for level in client.levels
@@ -91,7 +89,7 @@ def _summarise(clients: Iterable[Sequence[_ClientLevel]]) -> list[LevelSummary]:
                 units=sum(level.units for level in held),
                 budgets=[level.budget for level in held],
                 costs=[level.cost for level in held],
-                bounds=[level.bound for level in held],
+                ratios=[level.ratio for level in held],
                 sampling_rates=[level.sampling_rate for level in held],
             )
         )

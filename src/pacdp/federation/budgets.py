@@ -75,7 +75,9 @@ class RecordBudgets(Settings):
         min_length=1, description="The ε that a record can have, in ascending order."
     )
     shares: tuple[Real, ...] | None = Field(
-        None, description="Share of each client's records at each level, drawn at random."
+        None,
+        description="Share of each client's records at each level, for simulations. Counts are "
+        "exact; which records get which level follows from the seed.",
     )
 
     @model_validator(mode="after")

@@ -66,9 +66,9 @@ class Client:
         self._lock = threading.Lock()
         self.units = self._number_units()
         self.levels = self._number_levels()
-        bounds = self.client_plan.charges[0].bounds if self.client_plan.charges else ()
+        bounds = self.client_plan.charges[0].ratios if self.client_plan.charges else ()
         # None where no level is treated differently.
-        self.level_bounds = (
+        self.example_levels = (
             ExampleLevels(bounds, self.levels) if self.levels is not None and bounds else None
         )
         self.noise_source(0)
@@ -101,7 +101,7 @@ class Client:
                 records=self.records.tensors(self.plan.task, local_model.device),
                 units=self.units,
                 levels=self.levels,
-                level_bounds=self.level_bounds,
+                example_levels=self.example_levels,
                 local_model=local_model,
                 noise=self.noise_source(broadcast.round),
             )
@@ -140,7 +140,7 @@ class Client:
                 raise BudgetExceededError("has spent its whole budget")
             releases = self.plan.planned_releases(self.number, scale=scale)
             for release in releases:
-                check_noise(release.z / release.smallest_bound, self.local_model.coordinates)
+                check_noise(release.z / release.smallest_ratio, self.local_model.coordinates)
             freeze_sampled(self.plan, self.number, self.ledger, releases)
             self.ledger.reserve(
                 *releases,
@@ -260,7 +260,7 @@ def require_ledger(plan: Plan, client: int, ledger: Ledger | None) -> Ledger | N
                 f"client {name}: {plan.method} has no guarantee, and must have no ledger"
             )
         return None
-    levels = plan.clients[client].level_budgets
+    levels = plan.clients[client].declared_levels
     if ledger is None:
         return MemoryLedger(budget, levels=levels, level_budgets=plan.level_budgets(client))
     if ledger.filter.levels != levels:

@@ -65,7 +65,7 @@ class GuardedClientContext:
         records: tuple[Tensor, Tensor],
         units: Tensor | None,
         levels: Tensor | None,
-        level_bounds: ExampleLevels | None,
+        example_levels: ExampleLevels | None,
         local_model: LocalModel,
         noise: NoiseSource,
     ) -> None:
@@ -78,7 +78,7 @@ class GuardedClientContext:
         self._inputs, self._targets = records
         self._unit_of = units
         self._level_of = levels
-        self._levels = level_bounds
+        self._levels = example_levels
         self._local_model = local_model
         self._noise = noise
         self._guard = ReleaseGuard(plan, client, scale=scale)
@@ -267,5 +267,5 @@ class GuardedClientContext:
 
 def _with_rates(levels: Sequence[LevelTerms], rates: Sequence[float]) -> tuple[LevelTerms, ...]:
     """Return the terms of levels that were sampled at these rates; alike in bound by default."""
-    bounds = [terms.bound for terms in levels] or [1.0] * len(rates)
+    bounds = [terms.ratio for terms in levels] or [1.0] * len(rates)
     return tuple(LevelTerms(*terms) for terms in zip(bounds, rates, strict=True))

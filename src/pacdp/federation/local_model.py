@@ -35,7 +35,7 @@ class LocalModel:
         for client in plan.clients:
             for spec in client.charges:
                 check_noise(
-                    spec.z / min((b for b in spec.bounds if b), default=1.0), self.coordinates
+                    spec.z / min((b for b in spec.ratios if b), default=1.0), self.coordinates
                 )
 
     def rebuild(self) -> "LocalModel":

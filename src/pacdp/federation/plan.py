@@ -8,7 +8,6 @@ trusts nobody. Nothing in it depends on a record: client sizes are public.
 import hashlib
 import json
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
@@ -107,7 +106,7 @@ class Plan(Recipe):
         expected = declared.levels if declared is not None and self.algorithm.private else ()
         units = [level.units for level in client.levels]
         wrong = (
-            client.level_budgets != expected
+            client.declared_levels != expected
             or (expected and sum(units) != client.units)
             or any(level.budget > level.epsilon for level in client.levels)
             or any(len(spec.levels) not in (0, len(expected)) for spec in client.charges)
@@ -220,13 +219,6 @@ class Plan(Recipe):
         )
         return math.inf if not share else 1 / math.sqrt(client_plan.participations * share)
 
-    def record_budgets(self, client: int) -> dict[float, int]:
-        """Return how many units of a client have which planned ε, after the whole training."""
-        spent = Counter[float]()
-        for cost, level in zip(self.level_costs(client), self.clients[client].levels, strict=True):
-            spent[cost] += level.units
-        return dict(spent)
-
     def level_costs(self, client: int) -> list[float]:
         """Return the planned ε of each budget level of a client, after the whole training."""
         client_plan, costs = self.clients[client], []
@@ -290,7 +282,7 @@ class Plan(Recipe):
         Usually they are the declared ones; as in :meth:`budget`, they may be true costs instead.
         """
         if not self.label:
-            return self.clients[client].level_budgets
+            return self.clients[client].declared_levels
         return tuple(_round_up(cost) for cost in self.level_costs(client))
 
     def save(self, path: Path) -> None:

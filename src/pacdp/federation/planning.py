@@ -182,9 +182,9 @@ def _effective_units(
     """
     if not (specs and specs[0].levels):
         return units
-    _require_distinguishable(levels, specs[0].bounds)
+    _require_distinguishable(levels, specs[0].ratios)
     return sum(
-        terms.bound * terms.sampling_rate * level.units
+        terms.ratio * terms.sampling_rate * level.units
         for terms, level in zip(specs[0].levels, levels, strict=True)
     )
 

@@ -12,7 +12,7 @@ from pacdp.config import Real, Settings
 from pacdp.federation.local_model import Tensors
 from pacdp.federation.plan import Plan
 from pacdp.methods import ClientPlan
-from pacdp.privacy import Ledger, LevelTerms, total_mu
+from pacdp.privacy import Ledger, total_mu
 from pacdp.privacy.filter import list_releases
 
 
@@ -70,8 +70,8 @@ class LevelResult(Settings):
     """Certified for the releases that this run made, for a record of this level."""
     units: int
     """How many records (or units) have this level."""
-    bound: float
-    """Clipping bound over that of the largest level; 0 where the method leaves the records out."""
+    ratio: float
+    """C_j/C, the clipping bound over the largest; 0 where the method leaves the records out."""
     sampling_rate: float = 1.0
 
 
@@ -192,17 +192,16 @@ class Result:
 
     def _level(self, client: int, number: int) -> LevelResult:
         plan, ledger = self.plan, self.ledgers[client]
-        level, charges = plan.clients[client].levels[number], plan.clients[client].charges
+        level, terms = plan.clients[client].levels[number], plan.clients[client].level_terms[number]
         releases = [] if ledger is None else list_releases(ledger.count_releases(plan.run))
         at_level = [release.at_level(number) for release in releases]
         spent = plan.certify([release for release in at_level if release is not None])
-        terms = charges[0].levels[number] if charges[0].levels else LevelTerms(1.0)
         return LevelResult(
             epsilon=level.epsilon,
             epsilon_budget=level.budget,
             epsilon_spent=0.0 if spent is None else spent.epsilon,
             units=level.units,
-            bound=terms.bound,
+            ratio=terms.ratio,
             sampling_rate=terms.sampling_rate,
         )
 

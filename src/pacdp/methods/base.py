@@ -108,9 +108,9 @@ class Method(Settings):
     name: ClassVar[str]
     private: ClassVar[bool] = True
     """Whether the method has a guarantee."""
-    record_budgets: ClassVar[bool] = False
-    """Whether records with different budgets of their own are treated differently; if not, all are
-    treated by the smallest."""
+    supports_record_budgets: ClassVar[bool] = False
+    """Whether records with different budgets are treated differently; if not, every record gets the
+    smallest level."""
     label: ClassVar[str] = ""
     """A label for ledger entries where ε is not the cost of the whole training."""
     required_settings: ClassVar[tuple[str, ...]] = ()
@@ -138,10 +138,9 @@ class Method(Settings):
         """Return the ε that is used of each budget level, where records have their own budgets.
 
         Never more than the level's; 0 leaves its records out. ``units`` are the numbers of records
-        (or units) of each level; a level without any must be left out, as it has no part in what
-        is released, unless all levels are treated alike.
+        (or units) at each level.
         """
-        if not self.record_budgets:
+        if not self.supports_record_budgets:
             return [min(levels)] * len(levels)
         return [epsilon if count else 0.0 for epsilon, count in zip(levels, units, strict=True)]
 
@@ -237,5 +236,5 @@ def clipped_gradients(request: CalibrationRequest, *, share: float = 1.0) -> Rel
         noise_multiplier=noise / share**0.5,
         sensitivity=release.sensitivity,
         each=request.passes,
-        levels=() if all(terms.bound == 1 for terms in levels) else tuple(levels),
+        levels=() if all(terms.ratio == 1 for terms in levels) else tuple(levels),
     )

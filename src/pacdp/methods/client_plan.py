@@ -30,14 +30,14 @@ class ReleaseSpec(Settings):
         return self.noise_multiplier / self.sensitivity
 
     @property
-    def bounds(self) -> tuple[float, ...]:
+    def ratios(self) -> tuple[float, ...]:
         """C_j/C of each budget level; empty where all records are alike."""
-        return tuple(terms.bound for terms in self.levels)
+        return tuple(terms.ratio for terms in self.levels)
 
     @property
     def sampling_rates(self) -> tuple[float, ...]:
         """The sampling rate of each budget level that takes part, or the one of all records."""
-        rates = tuple(terms.sampling_rate for terms in self.levels if terms.bound)
+        rates = tuple(terms.sampling_rate for terms in self.levels if terms.ratio)
         return rates or (self.sampling_rate,)
 
     @property
@@ -75,7 +75,8 @@ class ClientPlan(Settings):
     steps: PositiveInt
     """Local steps in a participation."""
     divisor: float
-    """The public number by which a sum is divided: the units of a batch."""
+    """The public number by which a sum is divided: the units of a batch, where there are levels
+    each weighted by C_j/C and its sampling rate."""
     charges: tuple[ReleaseSpec, ...]
     """The releases of a participation; none where the method adds no noise."""
     levels: tuple[LevelPlan, ...] = Field((), exclude_if=lambda levels: not levels)
@@ -97,18 +98,26 @@ class ClientPlan(Settings):
         return self.each * self.participations
 
     @property
-    def level_budgets(self) -> tuple[float, ...]:
+    def declared_levels(self) -> tuple[float, ...]:
         """The declared ε of each budget level."""
         return tuple(level.epsilon for level in self.levels)
 
     @property
     def effective_records(self) -> float:
         """The number of records, each counted by its clipping bound over the largest."""
-        bounds = self.charges[0].bounds if self.charges else ()
-        if not bounds:
-            return float(self.records)
-        share = sum(b * level.units for b, level in zip(bounds, self.levels, strict=True))
-        return share * self.records / self.units
+        weighted = sum(
+            terms.ratio * level.units
+            for terms, level in zip(self.level_terms, self.levels, strict=True)
+        )
+        return weighted * self.records / self.units if self.levels else float(self.records)
+
+    @property
+    def level_terms(self) -> tuple[LevelTerms, ...]:
+        """What the model's releases are to the records of each budget level."""
+        if not self.charges:
+            return (LevelTerms(1.0),) * len(self.levels)
+        spec = self.charges[0]
+        return spec.levels or (LevelTerms(1.0, spec.sampling_rate),) * len(self.levels)
 
     @property
     def noise_multiplier(self) -> float | None:

@@ -17,7 +17,7 @@ class DpFedAvg(Fixed):
     """
 
     name: ClassVar[str] = "dp-fedavg"
-    record_budgets: ClassVar[bool] = False
+    supports_record_budgets: ClassVar[bool] = False
 
     def budgets(self, budgets: Sequence[float]) -> list[float]:
         """Return the smallest budget for each client."""

@@ -15,7 +15,7 @@ class Fixed(Method):
     """
 
     name: ClassVar[str] = "fixed"
-    record_budgets: ClassVar[bool] = True
+    supports_record_budgets: ClassVar[bool] = True
 
     clipping_bound: float = Field(1.0, gt=0, allow_inf_nan=False, description="Clipping bound C.")
 

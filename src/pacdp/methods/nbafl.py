@@ -25,7 +25,7 @@ class Nbafl(Fixed):
     """
 
     name: ClassVar[str] = "nbafl"
-    record_budgets: ClassVar[bool] = False
+    supports_record_budgets: ClassVar[bool] = False
 
     clipping_bound: Real = Field(
         1.0, gt=0, allow_inf_nan=False, description="Clipping bound C of the whole upload."

@@ -21,7 +21,7 @@ class PacDp(Method):
     """
 
     name: ClassVar[str] = "pac-dp"
-    record_budgets: ClassVar[bool] = True
+    supports_record_budgets: ClassVar[bool] = True
     required_settings: ClassVar[tuple[str, ...]] = ("curve",)
     bound_setting: ClassVar[str] = "curve"
     searched: ClassVar[Mapping[str, Sequence[str]]] = {"schedule": ("none", "cosine")}

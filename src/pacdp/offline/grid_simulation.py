@@ -19,7 +19,7 @@ from pacdp.federation import LocalModel, Plan
 from pacdp.federation.batches import Padded
 from pacdp.federation.client import Client, simulated_noise
 from pacdp.federation.engines.layouts import CellsFirst, CellsLast, Layout
-from pacdp.federation.engines.stacked import Job, StackedEngine, level_bounds
+from pacdp.federation.engines.stacked import Job, StackedEngine, level_ratios
 from pacdp.federation.local_model import Tensors
 from pacdp.federation.messages import Answers, Broadcast, Reply
 from pacdp.federation.rounds import run_rounds
@@ -249,7 +249,7 @@ class _GridEngine(StackedEngine):
             for client in range(self._clients_per_seed)
         ]
         self._cell_ratios = [
-            np.array([level_bounds(p.clients[client]) for p in by_budget])[budget_of]
+            np.array([level_ratios(p.clients[client]) for p in by_budget])[budget_of]
             for by_budget in plans
             for client in range(self._clients_per_seed)
         ]

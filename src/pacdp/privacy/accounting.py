@@ -47,7 +47,7 @@ def account(
     >>> print(account(Release.clipped_sum(noise_multiplier=10, count=13, adjacency=zero_out)))
     ε = 1.38618 at δ = 1e-05, zero-out (exact)
 
-    Where records have budget levels, this is the guarantee of the level with the largest ε.
+    Where records have budget levels, this is the largest guarantee of any level.
     """
     releases = [releases] if isinstance(releases, Release) else list(releases)
     if not releases:

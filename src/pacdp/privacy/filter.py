@@ -29,6 +29,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from operator import attrgetter
 
 from pacdp.errors import BudgetExceededError, InputError
 from pacdp.privacy.accounting import account
@@ -69,8 +70,10 @@ class Filter:
             self._check_levels()
 
     def _check_levels(self) -> None:
-        for name in ("levels", "level_budgets"):
-            given = getattr(self, name) or self.levels
+        for name, given in (
+            ("levels", self.levels),
+            ("level_budgets", self.level_budgets or self.levels),
+        ):
             checked = tuple(require_scalar("level", require_budget("level", e)) for e in given)
             object.__setattr__(self, name, checked)
         if not all(low < high for low, high in itertools.pairwise(self.levels)):
@@ -183,7 +186,7 @@ class Filter:
             changed = (*self.level_budgets[:level], epsilon, *self.level_budgets[level + 1 :])
             after = replace(self, level_budgets=changed)
         else:
-            raise InputError(f"level {level}: unknown; the ledger has {len(self.levels)} levels")
+            raise InputError(f"level {level}: unknown; there are {len(self.levels)}")
         for state in after.by_level:
             if not state.within_budget:
                 raise BudgetExceededError(
@@ -256,7 +259,7 @@ class Filter:
     def charged(self) -> Guarantee:
         """What counts against the budget: releases made, and frozen plans as a whole.
 
-        With levels, this is what the level with the largest ε is charged.
+        With levels, this is the largest charge of any of them.
         """
         if self.levels:
             return _largest(self.by_level).charged
@@ -268,9 +271,11 @@ class Filter:
         """What the releases made so far certify, if they had been planned in advance.
 
         Where noise was chosen from what earlier releases showed, the guarantee is the budget; this
-        then says how much of it is used. With levels, it is that of the level with the largest ε.
+        then says how much of it is used. With levels, it is the largest of any of them.
         """
         if self.levels:
+            if self.frozen:
+                return max((state.realised for state in self.by_level), key=attrgetter("epsilon"))
             return _largest(self.by_level).realised
         return self._price(list_releases(self.spent))
 

@@ -21,7 +21,7 @@ from pacdp.validation import (
 class LevelTerms(NamedTuple):
     """What a release is to the records of one budget level."""
 
-    bound: float
+    ratio: float
     """C_j/C, the level's clipping bound over the largest; 0 if its records have no part in it."""
     sampling_rate: float = 1.0
 
@@ -86,9 +86,9 @@ class Release:
             raise InputError("sampling_rate: must be 1 where each level has its own")
         for terms in levels:
             require_scalar("sampling_rate", require_rate("sampling_rate", terms.sampling_rate))
-            if not 0 <= terms.bound <= 1:
-                raise InputError(f"levels: {terms.bound!r} of C is no bound, must be from 0 to 1")
-        if not any(terms.bound for terms in levels):
+            if not 0 <= terms.ratio <= 1:
+                raise InputError(f"levels: C_j/C = {terms.ratio!r}: must be from 0 to 1")
+        if not any(terms.ratio for terms in levels):
             raise InputError("levels: no level has a part in the release, at least one must have")
 
     @classmethod
@@ -126,9 +126,9 @@ class Release:
         return self.sampling_rate < 1 or any(terms.sampling_rate < 1 for terms in self.levels)
 
     @property
-    def smallest_bound(self) -> float:
+    def smallest_ratio(self) -> float:
         """The smallest C_j/C of the levels that have a part in the release; 1 without levels."""
-        return min((terms.bound for terms in self.levels if terms.bound), default=1.0)
+        return min((terms.ratio for terms in self.levels if terms.ratio), default=1.0)
 
     def at_level(self, level: int) -> "Release | None":
         """Return what the release is to a record of a level; None if it has no part in it.
@@ -143,7 +143,7 @@ class Release:
         return _at_level(self, level)
 
     def times(self, count: int) -> "Release":
-        """Return the same release, made ``require_count`` times.
+        """Return the same release, made ``count`` times.
 
         >>> Release.clipped_sum(noise_multiplier=1, adjacency=Adjacency.ZERO_OUT).times(5).count
         5
@@ -177,11 +177,11 @@ def _at_level(release: Release, level: int) -> Release | None:
     if level >= len(release.levels):
         raise InputError(f"level {level}: is not one of the {len(release.levels)} of the release")
     terms = release.levels[level]
-    if not terms.bound:
+    if not terms.ratio:
         return None
     return replace(
         release,
-        noise_multiplier=release.noise_multiplier / terms.bound,
+        noise_multiplier=release.noise_multiplier / terms.ratio,
         sampling_rate=terms.sampling_rate,
         levels=(),
     )

@@ -80,7 +80,7 @@ def tabulate_levels(result: RunResult) -> Table | None:
         f"{unit}s": lambda level: f"{level.units:,}",
         "budget ε": lambda level: format_min_median_max(level.budgets),
         "spent ε": lambda level: format_min_median_max(level.costs),
-        "clipping bound C_j/C": lambda level: format_min_median_max(level.bounds),
+        "clipping bound C_j/C": lambda level: format_min_median_max(level.ratios),
         "sampling rate": lambda level: format_min_median_max(level.sampling_rates),
     }
     accuracies = result.accuracy_by_level

@@ -49,9 +49,9 @@ def _is_covered(plan: Plan, client: ClientPlan) -> bool:
     return plain and spec.each >= client.passes
 
 
-def level_bounds(client: ClientPlan) -> tuple[float, ...]:
+def level_ratios(client: ClientPlan) -> tuple[float, ...]:
     """Return C_j/C of a client's budget levels, or of all records as one level."""
-    return client.charges[0].bounds or (1.0,) * max(len(client.levels), 1)
+    return tuple(terms.ratio for terms in client.level_terms) or (1.0,)
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class StackedEngine:
 
     def _ratios(self, job: Job) -> FloatArray:
         """Return C_j/C of each cell's budget levels: (cells, levels)."""
-        return np.array([level_bounds(job.client_plan)])
+        return np.array([level_ratios(job.client_plan)])
 
     def _padded(self, jobs: Sequence[Job]) -> Padded:
         levels = [job.client.levels for job in jobs if job.client.levels is not None]
@@ -199,7 +199,9 @@ class StackedEngine:
             self._local_model.coordinates,
             z=multipliers / sensitivity,
             divisors=np.array([self._divisors(job) for job in group]),
-            finest=None if ratios is None else bounds * sensitivity * smallest_ratio(ratios),
+            smallest_sensitivities=None
+            if ratios is None
+            else bounds * sensitivity * smallest_ratio(ratios),
         )
         noise = _StackedNoise(
             [job.client.noise_source(number) for job in group],
