@@ -118,7 +118,7 @@ def test_a_column_of_budgets_is_planned_and_kept(folder):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("privacy.records={levels = [0.1, 1]}", "no level, must be one of 0.1, 1"),
+        ("privacy.records={levels = [0.1, 1]}", "not among the levels, must be one of 0.1, 1"),
         (
             "privacy.records={levels = [0.1, 1, 5], shares = [0.5, 0.3, 0.2]}",
             "must list their levels, without shares",

@@ -310,7 +310,9 @@ def test_wrong_declarations_are_refused():
     with pytest.raises(InputError, match="the records have no budgets of their own"):
         plan_for(dataset, split, privacy=Privacy(records=RecordBudgets(levels=LEVELS)))
     dataset, split = data(budgets=np.full(72, 0.3))
-    with pytest.raises(InputError, match=r"client client 0: .* no level, must be one of 0.1, 1, 5"):
+    with pytest.raises(
+        InputError, match=r"client client 0: .* not among the levels, must be one of 0.1, 1, 5"
+    ):
         plan_for(dataset, split, privacy=Privacy(records=RecordBudgets(levels=LEVELS)))
     dataset, split = data()
     far = RecordBudgets(levels=(1e-3, 20.0), shares=(0.5, 0.5))
@@ -340,7 +342,7 @@ def test_a_client_checks_its_records_against_the_plan():
     client(records.budgets[::-1])
     with pytest.raises(InputError, match="have no budgets"):
         client(None)
-    with pytest.raises(InputError, match="a budget that is no level"):
+    with pytest.raises(InputError, match="a budget that is not among the levels"):
         client(np.full(len(records), 0.2))
     with pytest.raises(InputError, match="not as planned"):
         client(np.full(len(records), 5.0))

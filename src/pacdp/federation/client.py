@@ -222,7 +222,9 @@ class Client:
         # In the same time, whichever record has which level.
         held = budgets[:, None] == np.array(declared.levels)
         if not held.any(1).all():
-            raise InputError(f"{where}: a record has a budget that is no level of the plan")
+            raise InputError(
+                f"{where}: a record has a budget that is not among the levels of the plan"
+            )
         index = held.argmax(1)
         if np.bincount(index, minlength=len(planned)).tolist() != [p.units for p in planned]:
             raise InputError(f"{where}: the numbers of records with each budget are not as planned")
@@ -276,7 +278,7 @@ def require_ledger(plan: Plan, client: int, ledger: Ledger | None) -> Ledger | N
     if ledger.durable and levels and records is not None and records.shares is not None:
         raise InputError(
             f"client {name}: its ledger is durable, so its records must hold their budgets; shares "
-            "draw them anew for each seed, for simulations"
+            "assign levels anew for each seed and are for simulations only"
         )
     holder = getattr(ledger, "client", name)
     if holder != name:

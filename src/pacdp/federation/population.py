@@ -61,13 +61,13 @@ def count_levels(records: RecordBudgets, population: Population, client: str) ->
     """Return how many units of a client have each level, by the budgets that its records have."""
     if population.budgets is None:
         raise InputError(
-            "privacy.records: the records have no budgets of their own; must have shares, or "
-            "the data a budget column or data.budgets"
+            "privacy.records: the records have no budgets of their own; give shares, a budget "
+            "column, or data.budgets"
         )
     held = population.budgets[client]
     if not set(held) <= set(records.levels):
         raise InputError(
-            f"client {client}: records have budgets that are no level, must be one of "
+            f"client {client}: some budgets are not among the levels, must be one of "
             f"{', '.join(f'{epsilon:g}' for epsilon in records.levels)}"
         )
     return [held.get(epsilon, 0) for epsilon in records.levels]

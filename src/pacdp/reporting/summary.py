@@ -78,10 +78,10 @@ def explain_results(comparison: Comparison) -> list[str]:
         if plan.privacy.records is not None:
             sentences.append(
                 f"Each {plan.unit} has its own budget, at one of "
-                f"{format_count(len(plan.privacy.records.levels), 'level')}, and is promised the ε "
-                f"of its level; a client's ε is the largest of them. The level of a {plan.unit} is "
-                "the same in both data sets that are compared, so no ε hides it: choosing a budget "
-                "must not itself be the secret."
+                f"{format_count(len(plan.privacy.records.levels), 'level')}, capped by its client's "
+                f"budget; a client's ε is the largest of its {plan.unit}s. The level of a "
+                f"{plan.unit} is the same in both data sets that are compared, so no ε hides it: "
+                "choosing a budget must not itself be the secret."
             )
     if not_private:
         sentences.append(
