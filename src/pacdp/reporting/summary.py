@@ -78,8 +78,8 @@ def explain_results(comparison: Comparison) -> list[str]:
         if plan.privacy.records is not None:
             sentences.append(
                 f"Each {plan.unit} has its own budget, at one of "
-                f"{format_count(len(plan.privacy.records.levels), 'level')}, capped by its client's "
-                f"budget; a client's ε is the largest of its {plan.unit}s. The level of a "
+                f"{format_count(len(plan.privacy.records.levels), 'level')}, capped by its "
+                f"client's budget; a client's ε is the largest of its {plan.unit}s. The level of a "
                 f"{plan.unit} is the same in both data sets that are compared, so no ε hides it: "
                 "choosing a budget must not itself be the secret."
             )
