@@ -170,3 +170,21 @@ def test_a_function_that_assigns_no_budgets(refused, name, message):
     assert f"data.budgets = '{name}'" in error
     assert message in error
     assert "Xanthippe" not in error
+
+
+@pytest.mark.parametrize("name", ["Budget", "budgets", "epsilon"])
+def test_a_misnamed_column_is_not_taken_for_a_feature(folder, refused, name):
+    path = folder / "hospitals" / "north.csv"
+    header, _, rest = path.read_text().partition("\n")
+    path.write_text(header.replace("budget", name) + "\n" + rest)
+    assert f"column {name}: did you mean budget?" in refused("data", "check", "hospitals")
+
+
+def test_a_function_does_not_replace_the_column(refused):
+    change = ("--set", "data.budgets=my_budgets:by_age")
+    assert "which it would ignore" in refused("plan", "trial.toml", *change)
+
+
+def test_levels_are_finite(refused):
+    change = ("--set", "privacy.records={levels = [1, inf]}")
+    assert "must be finite, > 0 and ascending" in refused("plan", "trial.toml", *change)

@@ -59,6 +59,12 @@ def read_csv(path: Path, ranges: Ranges, unit: str, like: tuple[str, ...] | None
     """Read a CSV file; ``like`` are the columns of the other files, which must be the same."""
     table, lines = _read_table(path)
     unit_column = "unit" if "unit" in table else unit
+    for name in table:
+        # A feature by mistake would be worse than a refusal: nobody's budget would be respected.
+        if name != "budget" and name.strip().casefold() in ("budget", "budgets", "epsilon", "ε"):
+            raise DataError(
+                f"{path}: column {name}: did you mean budget? A feature must have another name"
+            )
     names = tuple(name for name in table if name not in ("label", "budget", unit_column))
     if not names:
         raise DataError(
@@ -169,6 +175,11 @@ def read_npz(path: Path) -> ClientFile:
         if not {"features", "labels"} <= names:
             raise DataError(
                 f"{path}: holds {', '.join(sorted(names))}; must hold features and labels"
+            )
+        odd = sorted(names - {"features", "labels", "units", "budgets"})
+        if odd:
+            raise DataError(
+                f"{path}: array {odd[0]}: is unknown, must be features, labels, units or budgets"
             )
         features, labels = arrays["features"], arrays["labels"]
         units, budgets = (arrays[name] if name in names else None for name in ("units", "budgets"))

@@ -85,8 +85,9 @@ class Experiment(Recipe):
         missing = self.missing_settings(chosen, given)
         if missing:
             raise InputError(
-                f"methods.{chosen}.{missing[0]}: is missing; pacdp fit makes one, or give it there "
-                'such as { family = "power", coefficients = [1.0, 0.4] }'
+                f"methods.{chosen}.{missing[0]}: is missing; pacdp run fits one by itself, pacdp "
+                "fit makes a file of it, or give it there such as "
+                '{ family = "power", coefficients = [1.0, 0.4] }'
             )
         return build_method(chosen, given)
 

@@ -56,6 +56,10 @@ def _assign_budgets(path: str, dataset: Dataset) -> Dataset:
         raise InputError(f"{where}: must be a function of records")
 
     def assign(records: Records) -> Records:
+        if records.budgets is not None:
+            raise InputError(
+                f"{where}: the records have budgets of their own, which it would ignore"
+            )
         try:
             budgets = np.asarray(function(records))
         except Exception as error:  # the function is the user's and can fail in any way

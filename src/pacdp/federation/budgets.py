@@ -1,6 +1,7 @@
 """Budgets: one ε for all clients, one for each, or levels that are assigned to shares of them."""
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Literal, Self
 
@@ -82,8 +83,9 @@ class RecordBudgets(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if not all(low < high for low, high in itertools.pairwise((0.0, *self.levels))):
-            raise ValueError(f"levels {list(self.levels)}: must be > 0 and ascending")
+        ascending = all(low < high for low, high in itertools.pairwise((0.0, *self.levels)))
+        if not ascending or math.isinf(self.levels[-1]):
+            raise ValueError(f"levels {list(self.levels)}: must be finite, > 0 and ascending")
         if self.shares is not None:
             if len(self.shares) != len(self.levels) or min(self.shares) < 0:
                 raise ValueError(f"shares {list(self.shares)}: must be one >= 0 for each level")

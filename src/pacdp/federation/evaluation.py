@@ -68,12 +68,15 @@ def accuracy_by_client(
     return [float(row @ rates / row.sum()) if row.sum() else None for row in counts]
 
 
-def accuracy_by_level(predictions: Array, dataset: Dataset) -> dict[float, float]:
+def accuracy_by_level(
+    predictions: Array, dataset: Dataset, levels: Sequence[float]
+) -> dict[float, float]:
     """Return the accuracy on the test records of each budget level; empty if they have none."""
     correct, budgets = dataset.task.correct(predictions, dataset.test.labels), dataset.test.budgets
     if correct is None or budgets is None:
         return {}
-    return {level: float(correct[budgets == level].mean()) for level in np.unique(budgets).tolist()}
+    parts = {level: correct[budgets == level] for level in levels}
+    return {level: float(part.mean()) for level, part in parts.items() if len(part)}
 
 
 def accuracy_by_budget(

@@ -150,7 +150,7 @@ def _plan_levels(
         # Training would spend more than some records allow.
         raise InputError(
             "privacy.records: the records have budgets of their own; must list their levels, "
-            "without shares"
+            "without shares (pacdp data check shows them)"
         )
     if declared is None:
         return ()

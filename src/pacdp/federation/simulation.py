@@ -108,7 +108,9 @@ def simulate(
         metrics=plan.task.full_metrics(predicted, labels),
         chance=plan.task.baseline(labels),
         accuracies=accuracy_by_client(predicted, dataset, partition),
-        accuracy_by_level=accuracy_by_level(predicted, dataset),
+        accuracy_by_level=accuracy_by_level(
+            predicted, dataset, plan.privacy.records.levels if plan.privacy.records else ()
+        ),
         ledgers=ledgers,
         seconds=history.seconds,
         refused=history.refused,

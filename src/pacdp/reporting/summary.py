@@ -87,6 +87,11 @@ def explain_results(comparison: Comparison) -> list[str]:
         sentences.append(
             f"{', '.join(not_private)}: no guarantee and no ε; it shows what privacy costs."
         )
+    if len(not_private) < len(groups):
+        sentences.append(
+            "In a simulation the noise is generated from the seed and protects nobody; it comes "
+            "from the operating system where clients have durable ledgers."
+        )
     sentences.append(f"The {metric} is measured on test records, which are not covered by any ε.")
     for label in groups:
         if before := comparison.initial_stats(label):
