@@ -100,7 +100,7 @@ def test_a_run_without_a_curve_fits_one_first_and_keeps_it(tmp_path):
         (("curve", "show", "nowhere.json"), "nowhere.json"),
         (("curve", "eval", "nowhere.json", "--epsilon", "0.1"), "nowhere.json"),
         (("curve", "compare", "nowhere.json"), "must be two or more"),
-        (("plan", "mnist"), "methods.pac-dp.curve: is missing; pacdp fit makes one"),
+        (("plan", "mnist"), "methods.pac-dp.curve: is missing; pacdp run fits one by itself"),
     ],
 )
 def test_refusals_are_one_line_and_write_nothing(refuses, arguments, message):
