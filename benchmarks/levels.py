@@ -23,7 +23,7 @@ from pacdp.clipping import (
     release,
 )
 from pacdp.clipping.examples import ExampleLevels
-from pacdp.clipping.stacked import smallest_ratio
+from pacdp.clipping.numerics import smallest_ratio
 
 RATIOS = (0.03, 0.24, 1.0)
 CLIENTS = 4

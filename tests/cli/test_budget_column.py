@@ -1,12 +1,10 @@
 """Budgets of single records, from a column or a function, through the command line."""
 
 import json
-import sys
+from functools import partial
 
 import numpy as np
 import pytest
-
-from pacdp.cli import main
 
 from .command import run
 
@@ -68,21 +66,9 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def refused(folder, capsys, monkeypatch):
-    """Calls the command in the folder, without a process of its own; it must say no in one line."""
-
-    def call(*arguments):
-        monkeypatch.chdir(folder)
-        monkeypatch.setattr(sys, "argv", ["pacdp", *arguments])
-        with pytest.raises(SystemExit) as end:
-            main()
-        out, error = capsys.readouterr()
-        assert (end.value.code, out) == (2, "")
-        assert error.count("\n") == 1
-        assert error.startswith("pacdp: ")
-        return error
-
-    return call
+def refused(folder, refuses_in):
+    """Calls the command in the folder; it must say no in one line."""
+    return partial(refuses_in, folder)
 
 
 def spends_within_levels(path):

@@ -110,8 +110,18 @@ def shrink_bound(bound: Bound, examples: int, *, sums: int | None = None) -> Bou
     >>> shrink_bound(1.0, 128)
     0.9948...
     """
-    added = 2 * ((-(-examples // BLOCK) if sums is None else sums) + 1) * examples * UNIT_DOUBLE
+    added = _adding_error(examples, sums)
     return bound * ((1 - GRID_ERROR) / (1 + NORM_ERROR + SUM_ERROR + added))
+
+
+def _adding_error(examples: int, sums: int | None) -> float:
+    """Bound ω, the error of adding partial sums in double precision, relative to the bound."""
+    return 2 * ((-(-examples // BLOCK) if sums is None else sums) + 1) * examples * UNIT_DOUBLE
+
+
+def smallest_ratio(ratios: FloatArray) -> FloatArray:
+    """Return the smallest C_j/C > 0 of levels (..., levels)."""
+    return np.asarray(np.where(ratios > 0, ratios, 1.0).min(-1))
 
 
 def shrink_levels(
@@ -134,12 +144,10 @@ def shrink_levels(
     array([0.0998, 0.9996])
     """
     block = min(examples, BLOCK)
-    added = 2 * ((-(-examples // BLOCK) if sums is None else sums) + 1) * examples * UNIT_DOUBLE
     # Twice the error of a block's sum, with a margin for what underflows.
     plain = 2.02 * block * sum_error(block) * (1 + NORM_ERROR)
-    error = (SUM_ERROR if positions else plain) + added
-    taking_part = np.where(ratios > 0, ratios, 1.0)
-    grid = GRID_ERROR * taking_part.min(-1, keepdims=True)
+    error = (SUM_ERROR if positions else plain) + _adding_error(examples, sums)
+    grid = GRID_ERROR * smallest_ratio(ratios)[..., None]
     largest = (1 - grid) / (1 + NORM_ERROR + error)
     shares = (ratios - grid - error * largest) / (1 + NORM_ERROR)
     alike = (ratios == 1).all(-1, keepdims=True)

@@ -26,6 +26,7 @@ from pacdp.clipping.numerics import (
     refuse_reduced_precision,
     shrink_bound,
     shrink_levels,
+    smallest_ratio,
 )
 from pacdp.clipping.sequential import Parameters, as_sequential
 from pacdp.errors import InputError
@@ -189,11 +190,6 @@ class StackedGradient:
             adjacency=self.adjacency,
             levels=None if levels is None else levels.ratios,
         )
-
-
-def smallest_ratio(levels: FloatArray) -> FloatArray:
-    """Return the smallest C_j/C > 0 of levels (..., levels)."""
-    return np.asarray(np.where(levels > 0, levels, 1.0).min(-1))
 
 
 class StackedGrid:

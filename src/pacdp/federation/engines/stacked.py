@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from pacdp.clipping import NoiseSource, SimulatedNoise, StackedGrid
+from pacdp.clipping.numerics import smallest_ratio
 from pacdp.clipping.sequential import LinearStep
-from pacdp.clipping.stacked import smallest_ratio
 from pacdp.errors import BudgetExceededError, InputError, add_location
 from pacdp.federation.batches import Padded, PaddedBatches
 from pacdp.federation.client import Client
