@@ -124,6 +124,8 @@ def read_client_file(path: Path, *, task: Task, unit: str = "record") -> Records
     >>> read_client_file(path, task=load_task(2)).labels.tolist()
     [1, 0]
     """
+    if not path.is_file():
+        raise DataError(f"{path}: cannot be read: there is no such file")
     column, ranges = "unit" if unit == "record" else unit, read_ranges(path.parent / "ranges.toml")
     try:
         file = _read_client_file(path, ranges, column, None)
