@@ -40,8 +40,8 @@ from pacdp.federation.wire.tensors import (
     largest_weights,
 )
 
-LARGEST_ANSWER_HEADER = 512
-"""Bytes of the header of a reply or a refusal; run names of ordinary length need 256 at most."""
+LARGEST_REPLY_HEADER = 256
+"""The most bytes of a reply's header."""
 # Scales of the noise under uneven spending; anything beyond is no serious answer.
 _SMALLEST_SCALE, _LARGEST_SCALE = 1e-6, 1e6
 
@@ -108,7 +108,10 @@ class Wire:
 
     def largest_answer(self, client: int) -> int:
         """Return the most bytes that an answer of a client can have."""
-        return largest_frame(header=LARGEST_ANSWER_HEADER, payload=self._largest_upload(client))
+        return largest_frame(
+            header=max(LARGEST_REPLY_HEADER, self._refusal_header),
+            payload=self._largest_upload(client),
+        )
 
     def planned_upload(self, client: int, round: int = 0) -> int:  # noqa: A002
         """Return about how many bytes a client's payload has, as far as the plan tells.
@@ -231,7 +234,7 @@ class Wire:
                 "round": int,
             },
             verify=verify,
-            header=LARGEST_ANSWER_HEADER,
+            header=LARGEST_REPLY_HEADER,
             payload=self._largest_upload(client),
         )
         header, payload, lengths = message.header, message.payload, message.header["lengths"]
@@ -284,7 +287,7 @@ class Wire:
             Kind.REFUSAL,
             {"client": int, "code": str, "round": (int, type(None)), "run": str},
             verify=verify,
-            header=LARGEST_ANSWER_HEADER,
+            header=self._refusal_header,
             payload=0,
         ).header
         if header["code"] not in list(Code):
@@ -301,6 +304,11 @@ class Wire:
     def _broadcast_header(self) -> int:
         """The most bytes of a broadcast's header: a method's state may have a number per client."""
         return 2**16 + 64 * len(self.plan.clients)
+
+    @property
+    def _refusal_header(self) -> int:
+        """The most bytes of a refusal's header, which names the run."""
+        return 128 + len(canonical_json(self.plan.run))
 
     def _largest_upload(self, client: int) -> int:
         further = self.plan.algorithm.further_releases(self.plan.clients[client])

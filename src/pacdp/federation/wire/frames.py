@@ -142,7 +142,8 @@ def read_frame(
         raise WireError(Code.MALFORMED)
     actual, header_bytes = _read_start(frame)
     payload_at, end = _START.size + header_bytes, len(frame) - SIGNATURE_BYTES
-    if actual is not kind or header_bytes > largest_header or payload_at > end:
+    fits = header_bytes <= largest_header and 0 <= end - payload_at <= largest_payload
+    if actual is not kind or not fits:
         raise WireError(Code.MALFORMED)
     if not verify(frame[end:], frame[:end]):
         raise WireError(Code.SIGNATURE)
