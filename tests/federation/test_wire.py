@@ -17,6 +17,7 @@ from safetensors.numpy import save
 from pacdp.curve import Curve
 from pacdp.data import Records, load_dataset, partition_records
 from pacdp.errors import InputError
+from pacdp.experiments.cost import bytes_per_round
 from pacdp.federation import (
     Broadcast,
     BudgetSchedule,
@@ -32,7 +33,7 @@ from pacdp.federation import (
 )
 from pacdp.federation.client import simulated_noise
 from pacdp.federation.messages import Refusal
-from pacdp.federation.uploads import LARGEST_WHOLE, coarse_step, coarsen_update
+from pacdp.federation.uploads import LARGEST_WHOLE, coarse_step, coarsen_update, planned_size
 from pacdp.federation.wire import Code, Kind, Wire, WireError, frame_digest, plan_digest
 from pacdp.federation.wire.frames import canonical_json, read_frame, write_frame
 from pacdp.federation.wire.tensors import (
@@ -54,6 +55,7 @@ HOSPITALS = partition_records(HEART, "natural")
 RECORDS = HOSPITALS.client_records(HEART)
 CURVE = {"curve": Curve(family="power", coefficients=(0.5, 0.25))}
 HEAD = "0" * 64
+SHAPES_OF_HEART = {"1.weight": (2, 13), "1.bias": (2,)}
 
 
 def sign(message):
@@ -215,12 +217,25 @@ def test_the_weights_of_heart_take_half_and_a_small_header():
     assert header <= 256
 
 
-def test_exact_uploads_are_planned_to_the_byte():
+def test_exact_uploads_are_planned_but_for_names_and_shapes():
     made = plan(training=Training(rounds=2, local_steps=1))
     transport = OverTheWire(made)
     run_rounds(Server(made, LocalModel(made).state()), transport)
     for received in transport.received:
-        assert received.payload_bytes == transport.wire.planned_upload(received.reply.client)
+        assert transport.wire.planned_upload(received.reply.client) == 4 * 28
+        assert received.payload_bytes == len(encode_weights(received.reply.update, SHAPES_OF_HEART))
+
+
+def test_the_cost_of_a_plan_counts_small_uploads():
+    coarse, exact = (
+        plan(training=Training(rounds=2, local_steps=1, upload=upload))
+        for upload in ("coarse", "exact")
+    )
+    assert bytes_per_round(exact, 28) == 2 * 4 * 28 * 4
+    assert bytes_per_round(coarse, 28) == 4 * (33 + 28 * 4)
+    fewer = plan(training=Training(rounds=2, local_steps=1, clients_per_round=1, upload="coarse"))
+    one = 4 * 7850 + planned_size(fewer, 0, 7850)
+    assert bytes_per_round(fewer, 7850) == pytest.approx(one, rel=1e-3)
 
 
 # Round trips.

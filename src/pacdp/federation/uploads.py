@@ -98,6 +98,25 @@ def upload_step(
     return None if noise is None else coarse_step(noise)
 
 
+def planned_size(plan: Plan, client: int, values: int, round: int = 0) -> int:  # noqa: A002
+    """Return about how many bytes an update of so many values takes, as far as the plan tells.
+
+    A coarse update is counted as noise alone: one that its noise does not hide takes more.
+    """
+    if plan.training.upload == "exact":
+        return 4 * values
+    # Bounds that depend on further released values are those of no news.
+    released = [
+        {name: torch.zeros(shape) for name, shape in part.items()}
+        for part in plan.algorithm.further_releases(plan.clients[client])
+    ]
+    noise = upload_noise(plan, client, round, released=released)
+    step = upload_step(plan, client, round, released=released)
+    if noise is None or step is None:
+        return 4 * values
+    return compressed_size(values, noise / step)
+
+
 def coarse_steps(noise: FloatArray) -> FloatArray:
     """Return the steps to which updates with noise of these σ are rounded: σ/4, rounded down.
 
@@ -145,10 +164,13 @@ def coarsen_update(update: Tensors, step: float | None) -> Tensors:
     return {name: coarsen(value, step) for name, value in update.items()}
 
 
-def expected_bits(ratio: float) -> float:
-    """Return the entropy of Gaussian noise of σ = ``ratio`` steps, in bits per coordinate.
+def compressed_size(values: int, ratio: float) -> int:
+    """Return about how many bytes noise of σ = ``ratio`` steps takes in so many coordinates.
 
-    >>> round(expected_bits(4.0), 2)
-    4.05
+    >>> compressed_size(28, 4.0), compressed_size(7850, 4.0)
+    (33, 4053)
     """
-    return math.log2(ratio * math.sqrt(2 * math.pi * math.e))
+    entropy = math.log2(ratio * math.sqrt(2 * math.pi * math.e))
+    # Huffman codes take 1.25 % more than the entropy, and their table about 32 bytes. Few bytes are
+    # stored as they are.
+    return min(values + 5, math.ceil(1.0125 * values * entropy / 8) + 32)

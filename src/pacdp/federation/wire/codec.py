@@ -11,7 +11,7 @@ from pacdp.errors import InputError
 from pacdp.federation.local_model import LocalModel
 from pacdp.federation.messages import Broadcast, Refusal, Reply
 from pacdp.federation.plan import Plan
-from pacdp.federation.uploads import upload_noise, upload_step
+from pacdp.federation.uploads import planned_size, upload_step
 from pacdp.federation.wire.frames import (
     Code,
     Frame,
@@ -35,7 +35,6 @@ from pacdp.federation.wire.tensors import (
     encode_steps,
     encode_values,
     encode_weights,
-    expected_size,
     largest_steps,
     largest_weights,
 )
@@ -114,18 +113,13 @@ class Wire:
         )
 
     def planned_upload(self, client: int, round: int = 0) -> int:  # noqa: A002
-        """Return about how many bytes a client's payload has, as far as the plan tells.
+        """Return about how many bytes the payload of a client's reply has, by the plan.
 
-        A coarse update is counted as noise alone: one that the noise does not hide takes more.
+        Names and shapes, which an exact update repeats, are not counted.
         """
         further = self.plan.algorithm.further_releases(self.plan.clients[client])
-        released = [{name: torch.zeros(shape) for name, shape in part.items()} for part in further]
-        noise = upload_noise(self.plan, client, round, released=released)
-        step = upload_step(self.plan, client, round, released=released)
-        counts = 4 * sum(map(count_values, further))
-        if noise is None or step is None:
-            return counts + len(encode_weights(_zeros(self.shapes), self.shapes))
-        return counts + expected_size(self.values, noise / step)
+        update = planned_size(self.plan, client, self.values, round)
+        return update + 4 * sum(map(count_values, further))
 
     def encode_broadcast(self, broadcast: Broadcast, *, sign: Sign) -> bytes:
         """Write what the server sends in a round."""
@@ -345,7 +339,3 @@ class Wire:
             if type(message.header[name]) not in kinds:
                 raise WireError(Code.MALFORMED)
         return message
-
-
-def _zeros(shapes: Shapes) -> dict[str, torch.Tensor]:
-    return {name: torch.zeros(shape) for name, shape in shapes.items()}

@@ -11,7 +11,7 @@ from safetensors import SafetensorError, deserialize
 from safetensors.numpy import save
 from torch import Tensor
 
-from pacdp.federation.uploads import LARGEST_WHOLE, count_steps, expected_bits
+from pacdp.federation.uploads import LARGEST_WHOLE, count_steps
 from pacdp.federation.wire.frames import Code, WireError
 
 Tensors = dict[str, Tensor]
@@ -133,17 +133,6 @@ def decode_steps(payload: bytes, shapes: Shapes, step: float) -> Tensors:
 def largest_steps(count: int) -> int:
     """Return an upper limit for the size of so many whole numbers: not compressible at all."""
     return 64 + _MOST_BYTES * count * 101 // 100
-
-
-def expected_size(count: int, ratio: float) -> int:
-    """Return about how many bytes noise of σ = ``ratio`` steps needs in so many coordinates.
-
-    >>> expected_size(28, 4.0), expected_size(7850, 4.0)
-    (33, 4053)
-    """
-    # Huffman codes take 1.25 % more than the entropy, and their table about 32 bytes. Few bytes are
-    # stored as they are.
-    return min(count + 5, math.ceil(1.0125 * count * expected_bits(ratio) / 8) + 32)
 
 
 def _arrays(values: Mapping[str, Tensor], shapes: Shapes) -> dict[str, NDArray[np.float32]]:
