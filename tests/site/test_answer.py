@@ -45,7 +45,7 @@ def test_each_round_is_answered_and_costs_what_was_planned(trial, site):
         assert spent(trial) == number + 1
         assert trial.settings.head.read_text().strip() == trial.ledger.head
     assert trial.ledger.filter.realised.epsilon == pytest.approx(1.0, abs=1e-6)
-    assert not site.refusals
+    assert not site.refusals.by_code
 
 
 def test_the_same_broadcast_gets_the_same_bytes_at_no_cost(trial, site):
@@ -242,7 +242,7 @@ def test_a_budget_that_is_used_up_elsewhere_is_refused(tmp_path):
     with Site(trial.settings, JsonCodec) as site:
         codes = [refusal_code(site.answer(trial.broadcast(n))) for n in range(ROUNDS)]
     assert codes == [None] * (ROUNDS - 1) + ["budget"]
-    assert site.refusals == {"budget": 1}
+    assert site.refusals.by_code == {"budget": 1}
 
 
 @pytest.mark.parametrize("policy", ["late", "replan"])

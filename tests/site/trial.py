@@ -11,14 +11,16 @@ from pathlib import Path
 import numpy as np
 
 from pacdp.data import load_dataset, partition_records
-from pacdp.federation import Client, LocalModel, Population, Recipe, Server, Training, make_plan
+from pacdp.federation import LocalModel, Population, Recipe, Server, Training, make_plan
 from pacdp.federation.configuration import Privacy
+from pacdp.federation.wire import Kind, Wire, frame_digest, frame_kind
 from pacdp.methods import build_method
 from pacdp.privacy import SQLiteLedger
 from pacdp.site import SiteSettings
 from pacdp.site.codec import plan_digest
 from pacdp.site.keys import create_key, load_signer, make_verifier, read_public_key
-from tests.site.codec import JsonCodec
+from tests.cli.command import COMMAND
+from tests.site.codec import JsonCodec, refusal_code
 
 ROUNDS = 6
 
@@ -70,6 +72,34 @@ class Trial:
         codec = JsonCodec(local_model)
         return codec.encode_broadcast(message, sign=by or self.sign, **changes)
 
+    def wire_broadcast(self, number, *, factor=1.0):
+        """A signed broadcast in the package's own format."""
+        local_model = LocalModel(self.plan)
+        sent = Server(self.plan, local_model.state()).broadcast(number)
+        tensors = {name: value * factor for name, value in sent.model.items()}
+        message = type(sent)(number, tensors, sent.shared_state)
+        return Wire.for_model(local_model).encode_broadcast(message, sign=self.sign)
+
+    def wire_read(self, answer, frame):
+        """The answer to a broadcast, verified as the coordinator does; a code for a refusal."""
+        wire, number = Wire.for_model(LocalModel(self.plan)), self.number
+        if frame_kind(answer) is Kind.REFUSAL:
+            return refusal_code(answer)
+        message = wire.decode_broadcast(
+            frame, client=number, verify=make_verifier(self.settings.coordinator)
+        )
+        return wire.decode_reply(
+            *(answer,),
+            client=number,
+            broadcast=message,
+            asked=frame_digest(frame),
+            verify=self.verify,
+        )
+
+    @property
+    def number(self):
+        return [client.name for client in self.plan.clients].index(self.settings.client)
+
     def read(self, frame):
         return JsonCodec(LocalModel(self.plan)).decode_reply(frame, verify=self.verify)
 
@@ -118,8 +148,22 @@ def make_trial(folder, plan=None, *, client="cleveland", accepted=True, records=
 def serving(trial, *options, ready=True):
     """A site process at its socket."""
     script = Path(__file__).with_name("serve.py")
+    command = [sys.executable, script, trial.toml, *map(str, options)]
+    with _running(command, ready=ready) as process:
+        yield process
+
+
+@contextmanager
+def serving_installed(trial):
+    """The site process of the installed command."""
+    with _running([COMMAND, "site", "serve", "--settings", trial.toml]) as process:
+        yield process
+
+
+@contextmanager
+def _running(command, *, ready=True):
     with subprocess.Popen(
-        [sys.executable, script, trial.toml, *map(str, options)],
+        command,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -128,12 +172,9 @@ def serving(trial, *options, ready=True):
         try:
             if ready:
                 line = process.stdout.readline()
-                assert line == "ready\n", process.stderr.read()
+                assert line, process.stderr.read()
             yield process
         finally:
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
                 process.wait(60)
-
-
-__all__ = ["ROUNDS", "Client", "Trial", "heart_plan", "make_trial", "serving"]

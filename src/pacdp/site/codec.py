@@ -4,49 +4,32 @@ A codec checks the form and the signature of what arrives, and that it is of the
 plan. The site checks the rest, whatever the codec has checked already.
 """
 
-import hashlib
-import json
 from collections.abc import Callable
-from enum import StrEnum
 from typing import Protocol
 
-from pacdp.errors import PacdpError
-from pacdp.federation import LocalModel, Plan
+from pacdp.federation import LocalModel
 from pacdp.federation.messages import Broadcast, Reply
+from pacdp.federation.wire import (
+    Code,
+    Sign,
+    Verify,
+    Wire,
+    WireError,
+    frame_digest,
+    plan_digest,
+)
 
-Sign = Callable[[bytes], bytes]
-"""Returns the signature of a message."""
-Verify = Callable[[bytes, bytes], bool]
-"""Whether a signature (the first argument) is that of a message (the second)."""
-
-
-class Code(StrEnum):
-    """The reasons for which a message or a round is refused. Nothing else is ever said."""
-
-    MALFORMED = "malformed"
-    SIGNATURE = "signature"
-    RUN = "run"
-    PLAN = "plan"
-    ROUND = "round"
-    PARTICIPANT = "participant"
-    WEIGHTS = "weights"
-    STATE = "state"
-    ANSWERED = "answered"
-    BUDGET = "budget"
-    BUSY = "busy"
-    LOST = "lost"
-
-
-class WireError(PacdpError):
-    """A message was refused; the code says why, and shows nothing of it.
-
-    >>> str(WireError(Code.WEIGHTS))
-    'message refused: weights'
-    """
-
-    def __init__(self, code: Code) -> None:
-        super().__init__(f"message refused: {code}")
-        self.code = code
+__all__ = [
+    "Code",
+    "Codec",
+    "CodecFactory",
+    "Sign",
+    "Verify",
+    "WireError",
+    "frame_digest",
+    "make_codec",
+    "plan_digest",
+]
 
 
 class Codec(Protocol):
@@ -79,22 +62,6 @@ class Codec(Protocol):
 CodecFactory = Callable[[LocalModel], Codec]
 
 
-def plan_digest(plan: Plan) -> str:
-    """Return the SHA-256 of the plan's canonical JSON, in hexadecimal digits."""
-    content = json.dumps(
-        plan.model_dump(mode="json"),
-        sort_keys=True,
-        separators=(",", ":"),
-        ensure_ascii=False,
-        allow_nan=False,
-    )
-    return hashlib.sha256(content.encode()).hexdigest()
-
-
-def frame_digest(frame: bytes) -> str:
-    """Return the SHA-256 of a whole frame, in hexadecimal digits.
-
-    >>> len(frame_digest(b""))
-    64
-    """
-    return hashlib.sha256(frame).hexdigest()
+def make_codec(local_model: LocalModel) -> Codec:
+    """Return the codec of a plan's model: the package's own wire format."""
+    return Wire.for_model(local_model)

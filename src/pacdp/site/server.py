@@ -48,7 +48,15 @@ def serve(site: Site, *, on_ready: Callable[[], None] = lambda: None) -> None:
                     _attend(site, connection)
                 except OSError as error:
                     # The peer is gone, too slow, or sent nothing. Its reply is stored.
-                    _log.warning("connection: %s", error)
+                    _log.info("connection: %s", error)
+            _save_counts(site)
+
+
+def _save_counts(site: Site) -> None:
+    try:
+        site.refusals.save()
+    except OSError as error:
+        _log.warning("%s: %s", site.refusals.path, error)
 
 
 def _attend(site: Site, connection: socket.socket) -> None:

@@ -11,7 +11,6 @@ its newest head are not both replaced by older copies.
 """
 
 import logging
-from collections import Counter
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -27,6 +26,7 @@ from pacdp.site.head_file import HeadFile
 from pacdp.site.keys import load_signer, make_verifier
 from pacdp.site.plans import find_client, read_accepted_plan
 from pacdp.site.records import read_records
+from pacdp.site.refusal_counts import RefusalCounts
 from pacdp.site.round_ledger import RoundLedger
 from pacdp.site.settings import SiteSettings
 from pacdp.site.timing import measure_interval
@@ -75,7 +75,7 @@ class Site:
         self.interval = settings.interval or measure_interval(
             self._local_model, self.number, self._records
         )
-        self.refusals: Counter[str] = Counter()
+        self.refusals = RefusalCounts.beside(settings.ledger)
 
     @property
     def largest_request(self) -> int:
@@ -106,7 +106,7 @@ class Site:
 
     def refuse(self, code: Code, number: int | None = None) -> bytes:
         """Return a signed refusal."""
-        self.refusals[code.value] += 1
+        self.refusals.add(code)
         return self._codec.encode_refusal(code, client=self.number, round=number, sign=self._sign)
 
     def _answer(self, broadcast: Broadcast, asked: str) -> bytes:
