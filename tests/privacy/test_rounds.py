@@ -11,6 +11,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pacdp.errors import BudgetExceededError, InputError, LedgerError, StaleLedgerError
 from pacdp.privacy import Adjacency, Guarantee, Release, RoundRequest, SQLiteLedger, calibrate
@@ -312,3 +314,25 @@ def test_kill_9_never_loses_a_reply_that_got_out_nor_debits_twice(path, ledger):
         assert again.filter.spent.total() == len(again.rounds)
         for number, content in sent.items():
             assert again.read_reply(RoundRequest("one", number, f"{number:064x}")) == content
+
+
+@settings(max_examples=100)
+@given(data=st.data())
+def test_fuzzed_files_with_replies_are_refused_or_unharmed(tmp_path_factory, data):
+    path = tmp_path_factory.mktemp("fuzz") / "a.ledger"
+    ledger = SQLiteLedger.create(path, client="a", budget=BUDGET)
+    ledger.reserve(RELEASE, run="one", request=REQUEST)
+    ledger.store_reply(REQUEST, b"noised" * 1000)
+    content = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(content) - 1))
+        content[place] ^= data.draw(st.integers(1, 255))
+    path.write_bytes(content)
+    try:
+        again = SQLiteLedger(path)
+        reply = again.read_reply(REQUEST)
+    except LedgerError as error:
+        assert str(path) in str(error)  # noqa: PT017
+        return
+    assert again.entries == ledger.entries
+    assert reply in (None, b"noised" * 1000)

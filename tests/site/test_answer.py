@@ -4,15 +4,30 @@ import shutil
 import sqlite3
 from contextlib import closing
 
+import numpy as np
 import pytest
 import torch
 
 from pacdp.data import load_dataset, partition_records
+from pacdp.data.records import Records
 from pacdp.errors import InputError
-from pacdp.federation import LocalModel
+from pacdp.features import Features, extract_features
+from pacdp.federation import (
+    Client,
+    LocalModel,
+    Population,
+    Privacy,
+    Recipe,
+    Training,
+    make_plan,
+)
+from pacdp.methods import build_method
 from pacdp.site import Site
 from pacdp.site.codec import frame_digest
 from pacdp.site.keys import create_key, load_signer
+from pacdp.site.records import make_synthetic_records, read_records
+from pacdp.site.timing import measure_interval
+from pacdp.tasks import Classification
 from tests.privacy.test_ledger import edit
 from tests.site.codec import JsonCodec, refusal_code
 from tests.site.trial import ROUNDS, heart_plan, make_trial
@@ -284,3 +299,57 @@ def test_a_locked_ledger_is_busy_and_nothing_is_lost(trial, site, monkeypatch):
         assert refusal_code(site.answer(trial.broadcast(0))) == "busy"
     assert refusal_code(site.answer(trial.broadcast(0))) is None
     assert spent(trial) == 1
+
+
+# --- intervals ------------------------------------------------------------------------------
+
+
+def test_the_interval_is_measured_on_synthetic_records(tmp_path):
+    trial = make_trial(tmp_path)
+    lines = trial.toml.read_text().splitlines()
+    trial.toml.write_text("\n".join(line for line in lines if not line.startswith("interval")))
+    with Site(trial.settings, JsonCodec) as site:
+        assert site.interval >= 0.25
+        assert not trial.ledger.filter.spent
+
+
+def test_synthetic_records_have_the_planned_units_and_levels():
+    population = Population(
+        sizes={"a": 9, "b": 4},
+        shape=(3,),
+        task=Classification(2),
+        unit="patient",
+        units={"a": 5, "b": 2},
+        budgets={"a": {0.1: 3, 1.0: 2}, "b": {0.1: 2}},
+    )
+    plan = heart_plan(population=population, records={"levels": [0.1, 1.0]})
+    local_model = LocalModel(plan)
+    like = Records(features=np.zeros((1, 3), np.float32), labels=np.zeros(1, np.int64))
+    for client in range(2):
+        records = make_synthetic_records(plan, client, like)
+        # Refuses records that are not as planned.
+        Client(client, plan, records, local_model=local_model)
+        assert measure_interval(local_model, client, like) > 0
+
+
+def test_features_are_those_of_the_plan(tmp_path):
+    data = load_dataset("heart")
+    partition = partition_records(data, "natural")
+    features = Features()
+    plan = make_plan(
+        Recipe(
+            training=Training(rounds=2, local_epochs=1),
+            privacy=Privacy(epsilon=1.0),
+            representation=features,
+        ),
+        build_method("fixed"),
+        Population.of(extract_features(data, features), partition),
+        0,
+    )
+    trial = make_trial(tmp_path, plan)
+    expected = partition.client_records(data)[trial.number]
+    table = extract_features(data, features).train.features[partition.indices[trial.number]]
+    assert np.array_equal(read_records(trial.settings.data, plan).features, table)
+    assert len(expected) == len(table)
+    with Site(trial.settings, JsonCodec) as site:
+        assert refusal_code(site.answer(trial.broadcast(0))) is None

@@ -17,6 +17,7 @@ def read_records(path: Path, plan: Plan) -> Records:
         return records
     dataset = Dataset(
         name=plan.data,
+        clients=(path.stem,),
         train=records,
         # A data set needs test records; a site has none, and uses none.
         test=records.take(np.arange(1)),
