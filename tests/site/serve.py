@@ -18,9 +18,14 @@ def die():
 
 
 class MortalSite(Site):
-    """Kills itself once: after the debit, before the reply is stored, or before it leaves."""
+    """Kills itself: after the debit, or after the reply is stored, with or without its head."""
 
     moment = ""
+
+    def _open(self, make_codec):
+        super()._open(make_codec)
+        if self.moment == "unpublished":
+            self._head_file.write = lambda head: die()
 
     def _encode(self, reply, broadcast, request):
         if self.moment == "debited":

@@ -23,7 +23,7 @@ from pacdp.federation import (
 )
 from pacdp.methods import build_method
 from pacdp.site import Site
-from pacdp.site.codec import frame_digest
+from pacdp.site.codec import frame_digest, make_codec
 from pacdp.site.keys import create_key, load_signer
 from pacdp.site.records import make_synthetic_records, read_records
 from pacdp.site.timing import measure_interval
@@ -83,18 +83,53 @@ def test_another_broadcast_for_the_round_is_refused(trial, site):
     assert trial.ledger.head == head
 
 
-def test_a_debit_without_reply_is_computed_for_that_broadcast_only(trial, site, monkeypatch):
-    def fail(*_):
-        raise OSError("no space left")
+class Killed(BaseException):
+    """Ends an answer wherever it is, as the end of the process would."""
 
+
+def kill(*_):
+    raise Killed
+
+
+def test_a_debit_without_reply_is_computed_for_that_broadcast_only(trial, site, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(site, "_encode", fail)
-        assert refusal_code(site.answer(trial.broadcast(0))) == "busy"
+        patch.setattr(site, "_encode", kill)
+        with pytest.raises(Killed):
+            site.answer(trial.broadcast(0))
     assert spent(trial) == 1
     assert refusal_code(site.answer(trial.broadcast(0, factor=2.0))) == "answered"
     assert refusal_code(site.answer(trial.broadcast(1))) is None
     assert refusal_code(site.answer(trial.broadcast(0))) is None
     assert spent(trial) == 2
+
+
+def test_a_computation_that_fails_after_the_debit_is_not_repeated(trial, site, monkeypatch):
+    def fail(*_):
+        raise ValueError("not finite")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(site, "_encode", fail)
+        first = site.answer(trial.broadcast(0))
+    assert refusal_code(first) == "lost"
+    assert site.answer(trial.broadcast(0)) == first
+    site.close()
+    with Site(trial.settings, JsonCodec) as again:
+        assert again.answer(trial.broadcast(0)) == first
+        assert refusal_code(again.answer(trial.broadcast(0, factor=2.0))) == "answered"
+        assert refusal_code(again.answer(trial.broadcast(1))) is None
+    assert spent(trial) == 2
+
+
+def test_weights_at_the_edge_of_overflow_give_one_look(tmp_path):
+    """Whether an update overflows depends on the records, so each round tells it once."""
+    trial = make_trial(tmp_path, heart_plan(training={"optimiser": {"lr": 1e38}}))
+    with Site(trial.settings, make_codec) as site:
+        for number in range(ROUNDS):
+            frame = trial.wire_broadcast(number, factor=1e38)
+            answers = {site.answer(frame) for _ in range(5)}
+            assert len(answers) == 1
+    assert spent(trial) == ROUNDS
+    assert set(site.refusals.by_code) <= {"lost"}
 
 
 def test_lost_replies_stay_lost(trial, site):
@@ -264,14 +299,11 @@ def test_a_budget_that_is_used_up_elsewhere_is_refused(tmp_path):
 def test_a_round_is_computed_again_with_the_noise_that_was_paid(tmp_path, monkeypatch, policy):
     trial = make_trial(tmp_path, heart_plan(spending={"policy": policy}))
     with Site(trial.settings, JsonCodec) as site:
-
-        def fail(*_):
-            raise OSError("no space left")
-
         site.answer(trial.broadcast(0))
         with monkeypatch.context() as patch:
-            patch.setattr(site, "_encode", fail)
-            assert refusal_code(site.answer(trial.broadcast(1))) == "busy"
+            patch.setattr(site, "_encode", kill)
+            with pytest.raises(Killed):
+                site.answer(trial.broadcast(1))
         paid = trial.ledger.find_round(trial.plan.run, 1).releases
         site.answer(trial.broadcast(2))
         header, _ = trial.read(site.answer(trial.broadcast(1)))

@@ -105,7 +105,7 @@ def _try_users(trial):
         assert stranger.stdout == "0\n" or "Error" in stranger.stderr
 
 
-@pytest.mark.parametrize("moment", ["debited", "stored"])
+@pytest.mark.parametrize("moment", ["debited", "unpublished", "stored"])
 def test_kill_9_between_debit_and_answer(tmp_path, moment):
     trial = make_trial(tmp_path)
     frame, other = trial.broadcast(0), trial.broadcast(0, factor=2.0)

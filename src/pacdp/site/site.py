@@ -72,9 +72,15 @@ class Site:
         self._make_client(self.ledger, checked=False)
         if not self.stale:
             self._head_file.write(self.ledger.head)
-        self.interval = settings.interval or measure_interval(
-            self._local_model, self.number, self._records
-        )
+        # Also makes the model warm.
+        measured = measure_interval(self._local_model, self.number, self._records)
+        self.interval = settings.interval or measured
+        if self.interval < measured:
+            _log.warning(
+                "interval = %g: is less than %g s, four times what an answer takes; the time of "
+                "answers may tell something",
+                *(self.interval, measured),
+            )
         self.refusals = RefusalCounts.beside(settings.ledger)
 
     @property
@@ -121,15 +127,24 @@ class Site:
             if content is None:
                 raise WireError(Code.LOST)
         else:
-            reply = self._compute(broadcast, request)
-            content = self.ledger.store_reply(request, self._encode(reply, broadcast, request))
+            content = self.ledger.store_reply(request, self._compute(broadcast, request))
         # Before anything leaves, because only what is known there cannot be undone by a backup.
         self._head_file.write(self.ledger.head)
         return content
 
-    def _compute(self, broadcast: Broadcast, request: RoundRequest) -> Reply:
-        """Debit the round if it is not debited yet, and train."""
-        return self._make_client(RoundLedger(self.ledger, request)).answer(broadcast)
+    def _compute(self, broadcast: Broadcast, request: RoundRequest) -> bytes:
+        """Debit the round if it is not debited yet, train, and return what is sent."""
+        try:
+            reply = self._make_client(RoundLedger(self.ledger, request)).answer(broadcast)
+            return self._encode(reply, broadcast, request)
+        except Exception as error:
+            if self.ledger.find_round(request.run, request.round) is None:
+                raise
+            # Whether it fails may depend on the records, for instance where weights are so large
+            # that an update overflows. Each attempt has its own noise, and only one is paid for: so
+            # this refusal is the answer to the round, for ever.
+            _log.error("round %s: %s: %s", request.round, type(error).__name__, error)
+            return self.refuse(Code.LOST, request.round)
 
     def _encode(self, reply: Reply, broadcast: Broadcast, request: RoundRequest) -> bytes:
         paid = self.ledger.find_round(request.run, request.round)

@@ -16,7 +16,7 @@ from pacdp.federation import Client, LocalModel, Server
 from pacdp.site.records import make_synthetic_records
 
 MARGIN = 4.0
-# An answer is also written to two disks.
+# Seconds, because an answer is also written to two disks.
 SMALLEST = 0.25
 _ANSWERS = 3
 
