@@ -12,6 +12,7 @@ from pacdp.federation.wire import Code
 from pacdp.site import Site, SiteSettings, ask
 from pacdp.site.codec import make_codec, plan_digest
 from tests.cli.command import as_json, refused, run
+from tests.site.test_answer import Killed, kill
 from tests.site.test_plans import with_budgets
 from tests.site.trial import ROUNDS, heart_plan, make_trial, serving_installed
 
@@ -105,6 +106,23 @@ def test_status_tells_budget_rounds_and_refusals(tmp_path):
     assert "OLDER" in run("site", "status", *settings).stdout
     trial.settings.plan.unlink()
     assert "none that can be used" in run("site", "status", *settings).stdout
+
+
+def test_status_names_rounds_that_were_paid_and_have_no_reply(tmp_path, monkeypatch):
+    trial = make_trial(tmp_path)
+
+    def fail(*_):
+        raise ValueError("not finite")
+
+    with Site(trial.settings, make_codec) as site:
+        site.answer(trial.wire_broadcast(0))
+        monkeypatch.setattr(site, "_encode", fail)
+        site.answer(trial.wire_broadcast(1))
+        monkeypatch.setattr(site, "_encode", kill)
+        with pytest.raises(Killed):
+            site.answer(trial.wire_broadcast(2))
+    plan = as_json("site", "status", "--settings", trial.toml)["plan"]
+    assert (plan["lost"], plan["unanswered"]) == ([2], [3])
 
 
 def test_keys_are_made_once(tmp_path):

@@ -72,11 +72,11 @@ class Trial:
         codec = JsonCodec(local_model)
         return codec.encode_broadcast(message, sign=by or self.sign, **changes)
 
-    def wire_broadcast(self, number, *, factor=1.0):
+    def wire_broadcast(self, number, *, factor=1.0, model=None):
         """A signed broadcast in the package's own format."""
         local_model = LocalModel(self.plan)
         sent = Server(self.plan, local_model.state()).broadcast(number)
-        tensors = {name: value * factor for name, value in sent.model.items()}
+        tensors = model or {name: value * factor for name, value in sent.model.items()}
         message = type(sent)(number, tensors, sent.shared_state)
         return Wire.for_model(local_model).encode_broadcast(message, sign=self.sign)
 

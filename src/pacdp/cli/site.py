@@ -98,7 +98,10 @@ def _to_rows(state: dict[str, Any]) -> dict[str, str]:
             f"{plan['answered']} of at most {plan['participations']} answered, the last one "
             f"{plan['last_round'] or '-'} of {plan['rounds']}"
         )
-        for name, meaning in (("unanswered", "paid, not answered yet"), ("lost", "reply lost")):
+        for name, meaning in (
+            ("unanswered", "paid, not answered yet"),
+            ("lost", "paid, reply lost"),
+        ):
             if plan[name]:
                 rows[meaning] = ", ".join(map(str, plan[name]))
     rows |= {

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from pacdp.errors import InputError
-from pacdp.privacy import SQLiteLedger
+from pacdp.federation.wire import Kind, frame_kind
+from pacdp.privacy import RoundRecord, SQLiteLedger
 from pacdp.site.codec import plan_digest
 from pacdp.site.head_file import HeadFile
 from pacdp.site.plans import find_client, read_plan
@@ -53,8 +54,14 @@ def _describe_plan(settings: SiteSettings, ledger: SQLiteLedger) -> dict[str, An
         "answered": len(answered),
         "last_round": answered[-1] + 1 if answered else None,
         "unanswered": [n + 1 for n, record in sorted(rounds.items()) if record.reply is None],
-        "lost": [n + 1 for n in answered if ledger.read_reply(rounds[n].request) is None],
+        "lost": [n + 1 for n in answered if _is_lost(ledger, rounds[n])],
     }
+
+
+def _is_lost(ledger: SQLiteLedger, record: RoundRecord) -> bool:
+    """Whether a round was paid for, and its answer is gone or could not be computed."""
+    content = ledger.read_reply(record.request)
+    return content is None or frame_kind(content) is Kind.REFUSAL
 
 
 def _compare_head(path: Path, ledger: SQLiteLedger) -> str:
