@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from pacdp.clipping import SystemNoise
 from pacdp.data import load_dataset, partition_records
 from pacdp.data.records import Records
 from pacdp.errors import InputError
@@ -21,11 +22,14 @@ from pacdp.federation import (
     Training,
     make_plan,
 )
+from pacdp.federation.client import simulated_noise
 from pacdp.methods import build_method
+from pacdp.privacy import RoundRequest
 from pacdp.site import Site
 from pacdp.site.codec import frame_digest, make_codec
 from pacdp.site.keys import create_key, load_signer
 from pacdp.site.records import make_synthetic_records, read_records
+from pacdp.site.round_ledger import RoundLedger
 from pacdp.site.timing import measure_interval
 from pacdp.tasks import Classification
 from tests.privacy.test_ledger import edit
@@ -218,6 +222,18 @@ def test_two_sites_cannot_share_a_ledger(trial, site):
         Site(trial.settings, JsonCodec)
     site.close()
     Site(trial.settings, JsonCodec).close()
+
+
+def test_no_site_can_have_seeded_noise(trial, site):
+    request = RoundRequest(trial.plan.run, 0, "0" * 64)
+    ledger = RoundLedger(site.ledger, request)
+    assert type(site._make_client(ledger).noise_source(0)) is SystemNoise
+    with pytest.raises(InputError, match="its noise must be SystemNoise"):
+        Client(
+            *(site.number, trial.plan, site._records),
+            ledger=ledger,
+            noise=simulated_noise(0, site.number),
+        )
 
 
 # --- checked before it is paid ---------------------------------------------------------------

@@ -1,8 +1,12 @@
 """``pacdp site`` as its owner types it: accept, serve and status, with the package's own format."""
 
+import contextlib
 import json
+import os
+import pty
 import random
 import shutil
+import subprocess
 
 import pytest
 import torch
@@ -11,7 +15,7 @@ from pacdp.federation import LocalModel, Server
 from pacdp.federation.wire import Code
 from pacdp.site import Site, SiteSettings, ask
 from pacdp.site.codec import make_codec, plan_digest
-from tests.cli.command import as_json, refused, run
+from tests.cli.command import COMMAND, as_json, refused, run
 from tests.site.test_answer import Killed, kill
 from tests.site.test_plans import with_budgets
 from tests.site.trial import ROUNDS, heart_plan, make_trial, serving_installed
@@ -40,6 +44,27 @@ def test_accept_says_what_is_agreed_to_and_records_it(tmp_path):
     assert SiteSettings.load(trial.toml).accepted == plan_digest(trial.plan)
     assert trial.toml.read_text().endswith(before)
     Site(trial.settings, make_codec).close()
+
+
+@pytest.mark.parametrize("answer", ["y", "n"])
+def test_accept_asks_at_a_terminal(tmp_path, answer):
+    trial = make_trial(tmp_path, accepted=False)
+    plan = tmp_path / "plan.json"
+    command = [str(COMMAND), "site", "accept", str(plan), "--settings", str(trial.toml)]
+    terminal, inner = pty.openpty()
+    with subprocess.Popen(command, stdin=inner, stdout=inner, stderr=inner) as process:
+        os.close(inner)
+        shown = b""
+        while b"Do you agree?" not in shown:
+            shown += os.read(terminal, 1024)
+        os.write(terminal, f"{answer}\n".encode())
+        with contextlib.suppress(OSError):  # how Linux says that the other end is closed
+            while os.read(terminal, 1024):
+                pass
+        code = process.wait(60)
+    os.close(terminal)
+    accepted = SiteSettings.load(trial.toml).accepted
+    assert (code, accepted) == ((0, plan_digest(trial.plan)) if answer == "y" else (1, None))
 
 
 def test_accept_names_budget_levels(tmp_path):
