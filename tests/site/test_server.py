@@ -70,6 +70,20 @@ def test_answers_leave_at_multiples_of_the_interval(tmp_path):
             assert waited >= 0.5
 
 
+def test_sigterm_lets_the_answer_in_hand_leave(tmp_path):
+    trial = make_trial(tmp_path, interval=1.0)
+    with serving(trial) as process, socket.socket(socket.AF_UNIX) as connection:
+        frame = trial.broadcast(0)
+        connection.connect(str(trial.settings.socket))
+        connection.sendall(LENGTH.pack(len(frame)) + frame)
+        while trial.ledger.find_round(trial.plan.run, 0) is None:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        size = LENGTH.unpack(connection.recv(4, socket.MSG_WAITALL))[0]
+        assert refusal_code(connection.recv(size, socket.MSG_WAITALL)) is None
+        assert process.wait(60) == 0
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to act as other users")
 def test_only_allowed_users_are_answered():
     # Not in pytest's own folder, which other users cannot enter.

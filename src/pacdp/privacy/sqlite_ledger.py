@@ -35,6 +35,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -66,11 +67,10 @@ class Entry:
         """``open``, ``release``, ``freeze``, ``budget`` or ``reply``."""
         return str(self.content["kind"])
 
-    @property
+    @cached_property
     def release(self) -> Release:
         """The releases recorded by a ``release`` or ``freeze`` entry."""
-        # Ledgers of the first format version have no unit: theirs is the record. Only releases to
-        # records with budgets of their own have levels.
+        # The first ledgers have no unit: theirs is the record. Only some releases have levels.
         content = {"unit": "record", "levels": (), **self.content}
         return Release(**{name: content[name] for name in _RELEASE_FIELDS})
 
