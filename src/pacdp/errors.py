@@ -21,6 +21,10 @@ class LedgerError(PacdpError):
     """A ledger file cannot be trusted, read or written."""
 
 
+class StaleLedgerError(LedgerError):
+    """A ledger file is older than one that is known to have existed, so its budget is unknown."""
+
+
 class DataError(PacdpError):
     """A data set is missing, damaged, or not what it says it is."""
 

@@ -236,8 +236,8 @@ def test_a_missing_guard_is_noticed(path, ledger):
 
 
 def test_a_newer_format_is_refused(path, ledger):
-    edit(path, "PRAGMA user_version = 2")
-    with pytest.raises(LedgerError, match="has ledger format 2, this version reads 1"):
+    edit(path, "PRAGMA user_version = 3")
+    with pytest.raises(LedgerError, match="has ledger format 3, this version reads 1 and 2"):
         SQLiteLedger(path)
 
 

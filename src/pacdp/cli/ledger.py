@@ -33,7 +33,7 @@ Head = Annotated[
 COLUMNS = (
     *("sequence", "kind", "time", "client", "run", "label", "epsilon", "delta", "adjacency"),
     *("noise_multiplier", "sensitivity", "count", "sampling_rate", "unit", "reason", "hash"),
-    *("levels", "level"),
+    *("levels", "level", "round", "broadcast", "reply"),
 )
 
 

@@ -113,6 +113,31 @@ def read_folder(
     return split_dataset(records, mask, **description)
 
 
+def read_client_file(path: Path, *, task: Task, unit: str = "record") -> Records:
+    """Read the file of a single client, all of whose records are for training.
+
+    A ``ranges.toml`` beside it scales the columns of a CSV file.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "north.csv"
+    >>> written = path.write_text("age,label\\n50,1\\n60,0\\n")
+    >>> read_client_file(path, task=load_task(2)).labels.tolist()
+    [1, 0]
+    """
+    if not path.is_file():
+        raise DataError(f"{path}: cannot be read: there is no such file")
+    column, ranges = "unit" if unit == "record" else unit, read_ranges(path.parent / "ranges.toml")
+    try:
+        file = _read_client_file(path, ranges, column, None)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+    if unit == "record" and file.units is not None:
+        raise DataError(f"{path}: has units, but ε is for a record")
+    if unit != "record" and file.units is None:
+        raise DataError(f"{path}: has no column 'unit' or '{unit}', but ε is for a {unit}")
+    return _join([file], [file.client], task, np.unique(file.unit_names()))
+
+
 def _user_provenance(what: str) -> Provenance:
     return Provenance(source=f"{what}, supplied by the user", licence="licence not stated")
 
@@ -192,17 +217,7 @@ def _read_client_files(
     files: list[ClientFile] = []
     for path in _list_client_files(folder):
         first = like or (files[0] if files else None)
-        if path.suffix.lower() == ".csv":
-            file = read_csv(path, ranges, unit, None if first is None else first.columns)
-        elif ranges:
-            raise DataError(
-                f"{path}: .npz files cannot be scaled by ranges.toml; scale the values yourself "
-                "and remove ranges.toml"
-            )
-        else:
-            file = read_npz(path)
-        if not len(file.features):
-            raise DataError(f"{path}: has no records, must have at least one")
+        file = _read_client_file(path, ranges, unit, first)
         if first is not None and file.features.shape[1:] != first.features.shape[1:]:
             raise DataError(
                 f"{path}: records have shape {file.features.shape[1:]}, must be "
@@ -215,6 +230,21 @@ def _read_client_files(
             raise DataError(f"{path}: budgets must be given in every file or in none")
         files.append(file)
     return files
+
+
+def _read_client_file(path: Path, ranges: Ranges, unit: str, like: ClientFile | None) -> ClientFile:
+    if path.suffix.lower() == ".csv":
+        file = read_csv(path, ranges, unit, None if like is None else like.columns)
+    elif ranges:
+        raise DataError(
+            f"{path}: .npz files cannot be scaled by ranges.toml; scale the values yourself "
+            "and remove ranges.toml"
+        )
+    else:
+        file = read_npz(path)
+    if not len(file.features):
+        raise DataError(f"{path}: has no records, must have at least one")
+    return file
 
 
 def _list_client_files(folder: Path) -> list[Path]:

@@ -8,6 +8,7 @@ import torch
 
 from pacdp.federation import LocalModel, Plan
 from pacdp.federation.results import signal_to_noise
+from pacdp.federation.uploads import planned_size
 from pacdp.models import count_parameters
 
 BYTES_PER_NUMBER = 4
@@ -19,7 +20,7 @@ class Cost:
 
     parameters: int
     bytes_per_round: int
-    """Up and down: twice the clients of a round times the parameters."""
+    """Up and down: the updates and the models of a round's clients."""
     steps: int
     """Local steps of all clients over the whole training."""
     seconds: float
@@ -56,8 +57,9 @@ def estimate_cost(plan: Plan) -> Cost:
 
 
 def bytes_per_round(plan: Plan, parameters: int) -> int:
-    """Count the bytes that all clients of a round send and receive."""
-    return 2 * plan.per_round * parameters * BYTES_PER_NUMBER
+    """Count the bytes that all clients of a round send and receive, as planned for the first."""
+    sent = np.mean([planned_size(plan, who, parameters) for who in range(len(plan.clients))])
+    return round(plan.per_round * (float(sent) + parameters * BYTES_PER_NUMBER))
 
 
 def _time_step(local_model: LocalModel) -> float:

@@ -27,6 +27,7 @@ from pacdp.federation.client_context import GuardedClientContext, NoiseOf
 from pacdp.federation.local_model import LocalModel
 from pacdp.federation.messages import Broadcast, Refusal, Reply
 from pacdp.federation.plan import Plan
+from pacdp.federation.uploads import coarsen_update, upload_step
 from pacdp.methods import Answer
 from pacdp.privacy import Ledger, MemoryLedger, Release
 
@@ -110,7 +111,14 @@ class Client:
                 raise BudgetExceededError(
                     f"client {self.name}: its method sends what was not released"
                 )
-        return Reply(self.number, broadcast.round, answer.update, answer.released, scale)
+        step = upload_step(
+            *(self.plan, self.number, broadcast.round),
+            scale=scale,
+            shared_state=broadcast.shared_state,
+            released=answer.released,
+        )
+        update = coarsen_update(answer.update, step)
+        return Reply(self.number, broadcast.round, update, answer.released, scale)
 
     def answer_or_refuse(self, broadcast: Broadcast, local_model: LocalModel) -> Reply | Refusal:
         """Return the answer, or the refusal if the client's plan or budget is used up."""

@@ -60,6 +60,13 @@ class Training(Settings):
         None, description="Local steps per round, instead of local_epochs."
     )
     optimiser: Optimiser = Field(Optimiser(), description="The client's optimiser.")
+    upload: Literal["exact", "coarse"] = Field(
+        "exact",
+        description="What clients send: updates as they are (exact), or rounded to a quarter of "
+        "the standard deviation of their noise (coarse), which is six to eight times smaller.",
+        # Plans of exact uploads keep the name that they had before there were others.
+        exclude_if=lambda upload: upload == "exact",
+    )
 
     def client_sampling(self, clients: int) -> ClientSampling:
         """Return the sampling scheme for this number of clients."""

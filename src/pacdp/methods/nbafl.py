@@ -11,6 +11,7 @@ from pacdp.methods.base import Answer, ClientContext
 from pacdp.methods.client_plan import CalibrationRequest, ClientPlan, ReleaseSpec
 from pacdp.methods.fedavg import train_plainly
 from pacdp.methods.fixed import Fixed
+from pacdp.methods.uploads import UploadTerms
 from pacdp.privacy import calibrate
 
 
@@ -45,6 +46,10 @@ class Nbafl(Fixed):
     def divisor(self, usual: float, specs: Sequence[ReleaseSpec], records: float) -> float:
         """Return 1: an upload is not divided."""
         return 1.0
+
+    def upload_noise(self, terms: UploadTerms) -> float:
+        """Return σ of the only release."""
+        return terms.release_noise(self.clipping_bound)
 
     def train(self, context: ClientContext) -> Answer:
         """Train without noise, and release the clipped update."""

@@ -24,6 +24,7 @@ from pacdp.methods.base import (
     clipped_gradients,
 )
 from pacdp.methods.client_plan import CalibrationRequest, ClientPlan, ReleaseSpec
+from pacdp.methods.uploads import UploadTerms
 from pacdp.validation import require_positive_number
 
 # A bound beyond these limits would stop the training for good.
@@ -84,6 +85,20 @@ class Tracker(Quantile):
     def check_state(self, shared_state: SharedState, client: int) -> None:
         """Refuse a state without a positive bound. Any bound is safe for privacy."""
         self.current_bound(self.first_bound, shared_state, client)
+
+    def further_releases(self, client: ClientPlan) -> Sequence[Mapping[str, tuple[int, ...]]]:
+        """Return the count of each step."""
+        return [{"count": ()}] * client.steps
+
+    def upload_noise(self, terms: UploadTerms) -> float | None:
+        """Return σ of the sum of all steps; the counts tell at which bounds they were clipped."""
+        bound = self.current_bound(self.first_bound, terms.shared_state, terms.client_id)
+        bounds = []
+        for count in terms.released:
+            bounds.append(bound)
+            if self.per_client:
+                bound = self.move_bound(bound, float(count["count"]), terms.client_plan.divisor)
+        return terms.steps_noise(bounds)
 
     def train(self, context: ClientContext) -> Answer:
         """Train with the current bound, and release a count with each clipped sum."""

@@ -11,6 +11,7 @@ from pacdp.errors import InputError
 from pacdp.methods.base import Answer, ClientContext
 from pacdp.methods.client_plan import CalibrationRequest, ReleaseSpec
 from pacdp.methods.fixed import Fixed
+from pacdp.methods.uploads import UploadTerms
 from pacdp.privacy import LevelTerms, Scope, calibrate, calibrate_sampling_rate
 
 # Calibrating a rate takes seconds, and clients with the same budget have the same one.
@@ -86,6 +87,10 @@ class RpdpFl(Fixed):
         With levels, ``records`` already counts each record by the sampling rate of its level.
         """
         return specs[0].sampling_rate * records
+
+    def upload_noise(self, terms: UploadTerms) -> float | None:
+        """Return σ of the sum of all steps."""
+        return self._common_noise(terms)
 
     def train(self, context: ClientContext) -> Answer:
         """Sample, clip, sum, add noise and take a step, as often as planned."""

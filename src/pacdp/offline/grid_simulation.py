@@ -22,8 +22,10 @@ from pacdp.federation.engines.layouts import CellsFirst, CellsLast, Layout
 from pacdp.federation.engines.stacked import Job, StackedEngine, level_ratios
 from pacdp.federation.local_model import Tensors
 from pacdp.federation.messages import Answers, Broadcast, Reply
+from pacdp.federation.optimizers import update_gains
 from pacdp.federation.rounds import run_rounds
 from pacdp.federation.server import RoundOutcome, Server
+from pacdp.federation.uploads import coarse_steps
 from pacdp.federation.weights import client_weights
 from pacdp.offline.proxy_task import ProxyTask
 from pacdp.validation import FloatArray
@@ -275,6 +277,14 @@ class _GridEngine(StackedEngine):
 
     def _ratios(self, job: Job) -> FloatArray:
         return self._cell_ratios[job.id]
+
+    def _upload_steps(self, job: Job, broadcast: Broadcast) -> FloatArray | None:
+        training = job.client.plan.training
+        gains = update_gains(training.optimiser, job.client_plan.steps)
+        if training.upload == "exact" or gains is None:
+            return None
+        noise = self._noise_multipliers(job) * job.noise_scale * self._bounds(job, broadcast.round)
+        return coarse_steps(math.hypot(*gains) * noise / self._divisors(job))
 
     def _padded(self, jobs: Sequence[Job]) -> Padded:
         """Return the padded records of the jobs, cached because most groups recur every round."""

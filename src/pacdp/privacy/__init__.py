@@ -12,6 +12,7 @@ from pacdp.privacy.gaussian import delta_for, epsilon_for, mu_for
 from pacdp.privacy.guarantee import DEFAULT_DELTA, Adjacency, Guarantee, Scope
 from pacdp.privacy.ledger import Ledger, MemoryLedger
 from pacdp.privacy.releases import LevelTerms, Release, total_mu
+from pacdp.privacy.rounds import RoundRecord, RoundRequest
 from pacdp.privacy.sqlite_ledger import Entry, SQLiteLedger
 
 __all__ = [
@@ -26,6 +27,8 @@ __all__ = [
     "LevelTerms",
     "MemoryLedger",
     "Release",
+    "RoundRecord",
+    "RoundRequest",
     "SQLiteLedger",
     "Scope",
     "Tally",

@@ -11,6 +11,8 @@ It knows nothing of privacy. What it promises:
   entries makes the append fail and leaves the file as it was.
 - A file that is damaged, truncated, edited or not a ledger is refused by name. Each entry's hash
   covers the one before, so a change to any entry changes the head.
+- The bytes of a reply (:mod:`pacdp.privacy.reply_table`) are written in the same transaction as the
+  entry that names their hash.
 
 The chain protects against damage and careless edits. Someone who can write the file can also
 rewrite it from the start, or put back an older copy; only those who know a later head can tell.
@@ -25,11 +27,14 @@ from contextlib import closing, contextmanager
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
-from pacdp.errors import LedgerError, PacdpError
+from pacdp.errors import LedgerError, PacdpError, StaleLedgerError
+from pacdp.privacy import reply_table
+from pacdp.privacy.reply_table import StoredReply
 
 GENESIS = "0" * 64
 APPLICATION_ID = 0x50414344  # "PACD"
-FORMAT = 1
+# A new file has the first format. The first use that needs the table of replies adds it.
+FORMAT, FORMAT_WITH_REPLIES = 1, 2
 # How long to wait for another process that holds the file.
 BUSY_SECONDS = 60.0
 
@@ -37,16 +42,29 @@ _CREATE_TABLE = (
     "CREATE TABLE entries (sequence INTEGER PRIMARY KEY, previous TEXT NOT NULL, "
     "body TEXT NOT NULL, hash TEXT NOT NULL)"
 )
-_CREATE_TRIGGER = (
-    "CREATE TRIGGER {name} BEFORE {event} ON entries "
-    "BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END"
-)
-_TRIGGERS = {"entries_are_never_deleted": "DELETE", "entries_are_never_updated": "UPDATE"}
-# Rows of sqlite_master, in the order of their names: type, name, table and the statement.
-_SCHEMA = [("table", "entries", "entries", _CREATE_TABLE)] + [
-    ("trigger", name, "entries", _CREATE_TRIGGER.format(name=name, event=event))
-    for name, event in _TRIGGERS.items()
-]
+# A row of sqlite_master: type, name, table and the statement.
+SchemaRow = tuple[str, str, str, str | None]
+
+
+def _guarded_table(name: str, statement: str) -> list[SchemaRow]:
+    """Return a table whose rows are never changed or deleted."""
+    rows: list[SchemaRow] = [("table", name, name, statement)]
+    for change, event in (("deleted", "DELETE"), ("updated", "UPDATE")):
+        trigger = f"{name}_are_never_{change}"
+        guard = (
+            f"CREATE TRIGGER {trigger} BEFORE {event} ON {name} "
+            "BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END"
+        )
+        rows.append(("trigger", trigger, name, guard))
+    return rows
+
+
+_ENTRIES = _guarded_table("entries", _CREATE_TABLE)
+_REPLIES = _guarded_table("replies", reply_table.CREATE_TABLE)
+# The index of UNIQUE is made by SQLite, without a statement.
+_INDEX: SchemaRow = ("index", "sqlite_autoindex_replies_1", "replies", None)
+# The objects of each format, in the order of their names.
+_SCHEMAS = {FORMAT: _ENTRIES, FORMAT_WITH_REPLIES: [*_ENTRIES, *_REPLIES, _INDEX]}
 
 
 @dataclass(frozen=True)
@@ -88,8 +106,7 @@ class HashChain:
                 connection.execute("BEGIN EXCLUSIVE")
                 connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                 connection.execute(f"PRAGMA user_version = {FORMAT}")
-                for *_, statement in _SCHEMA:
-                    connection.execute(statement)
+                _create(connection, _ENTRIES)
                 first = Link.after(None, body)
                 _insert(connection, [first])
                 # Another process may have opened the new file first and added something to it.
@@ -101,35 +118,60 @@ class HashChain:
             raise
         return chain
 
-    def read(self) -> list[Link]:
-        """Check the whole file, and return every entry."""
+    def read(
+        self, check: Callable[[Sequence[Link], Iterator[StoredReply]], None] | None = None
+    ) -> list[Link]:
+        """Check the whole file, and return every entry.
+
+        ``check`` is called with the entries and the replies, and may refuse them.
+        """
         self._check_file()
         with self._connection() as connection:
             connection.execute("BEGIN")
-            self._check_layout(connection)
+            version = self._check_layout(connection)
             integrity = connection.execute("PRAGMA main.integrity_check(1)").fetchone()[0]
             if integrity != "ok":
                 raise self._damaged(str(integrity).splitlines()[-1])
             links = self._check_links(_select(connection, 0), None)
             if not links:
                 raise self._damaged("it has no entries")
+            if check is not None:
+                with_replies = version == FORMAT_WITH_REPLIES
+                check(links, reply_table.iterate_replies(connection) if with_replies else iter(()))
             return links
 
-    def append(self, last: Link, decide: Callable[[Sequence[Link]], Sequence[str]]) -> list[Link]:
+    def read_reply(self, run: str, number: int) -> StoredReply | None:
+        """Return the reply that is stored for a round of a run; None if there is none."""
+        self._check_file()
+        with self._connection() as connection:
+            connection.execute("BEGIN")
+            if self._check_layout(connection) == FORMAT:
+                return None
+            return reply_table.select_reply(connection, run, number)
+
+    def append(
+        self,
+        last: Link,
+        decide: Callable[[Sequence[Link]], Sequence[str]],
+        *,
+        reply: StoredReply | None = None,
+        with_replies: bool = False,
+    ) -> list[Link]:
         """Append the entries that ``decide`` returns for those that came after ``last``.
 
         ``last`` is the newest entry that the caller knows. Returns all entries since, the new ones
         at the end, once they are on the disk. If ``decide`` raises, or if reading the new entries
-        back gives anything else, nothing is written.
+        back gives anything else, nothing is written. A ``reply`` is stored in the same transaction;
+        with it, or ``with_replies``, the file gets the table of replies if it has none yet.
         """
         self._check_file()
         with self._connection() as connection:
             connection.execute("BEGIN IMMEDIATE")
             # The file may have changed since it was opened; under the write lock it no longer can.
-            self._check_layout(connection)
+            version = self._check_layout(connection)
             present = _select(connection, last.sequence)
             if not present or present[0] != last:
-                raise LedgerError(
+                raise StaleLedgerError(
                     f"{self.path}: entry {last.sequence} is no longer what it was: "
                     "an older or another copy has been put in its place"
                 )
@@ -137,18 +179,34 @@ class HashChain:
             added: list[Link] = []
             for body in decide(missed):
                 added.append(Link.after((missed + added or [last])[-1], body))
+            if version == FORMAT and (reply is not None or with_replies):
+                _create(connection, _REPLIES)
+                connection.execute(f"PRAGMA user_version = {FORMAT_WITH_REPLIES}")
+                self._check_layout(connection)
             _insert(connection, added)
+            if reply is not None:
+                self._store(connection, reply)
             self._check_written(connection, [last, *missed, *added])
             connection.execute("COMMIT")
             return missed + added
 
+    def _store(self, connection: sqlite3.Connection, reply: StoredReply) -> None:
+        """Add a reply, and refuse to commit unless exactly this one was added."""
+        before = reply_table.count_replies(connection)
+        reply_table.insert_reply(connection, reply)
+        present = reply_table.select_reply(connection, reply.run, reply.round)
+        if present != reply or reply_table.count_replies(connection) != before + 1:
+            raise LedgerError(
+                f"{self.path}: did not take the reply as it was written; nothing was added"
+            )
+
     def _damaged(self, reason: str) -> LedgerError:
         return LedgerError(f"{self.path}: is damaged: {reason}")
 
-    def _check_layout(self, connection: sqlite3.Connection) -> None:
-        """Refuse a file that is not a ledger of this format, with its tables and nothing else.
+    def _check_layout(self, connection: sqlite3.Connection) -> int:
+        """Refuse a file that is not a ledger of a known format, with its tables and nothing else.
 
-        This is cheap, however long the chain is.
+        Returns the format. This is cheap, however long the chain is.
         """
         application, version = (
             connection.execute(f"PRAGMA main.{name}").fetchone()[0]
@@ -156,17 +214,19 @@ class HashChain:
         )
         if application != APPLICATION_ID:
             raise LedgerError(f"{self.path}: is a database, but not a pacdp ledger")
-        if version != FORMAT:
+        if version not in _SCHEMAS:
+            known = " and ".join(map(str, _SCHEMAS))
             raise LedgerError(
-                f"{self.path}: has ledger format {version}, this version reads {FORMAT}"
+                f"{self.path}: has ledger format {version}, this version reads {known}"
             )
         # Temporary objects belong to this connection alone, but they too could intercept a write.
         objects = connection.execute(
             "SELECT type, name, tbl_name, sql FROM main.sqlite_master UNION ALL "
             "SELECT type, name, tbl_name, sql FROM sqlite_temp_master ORDER BY name"
         )
-        if objects.fetchall() != _SCHEMA:
+        if objects.fetchall() != _SCHEMAS[version]:
             raise self._damaged("its tables are not those of a ledger")
+        return int(version)
 
     def _check_written(self, connection: sqlite3.Connection, expected: Sequence[Link]) -> None:
         """Refuse to commit unless the file ends with exactly the ``expected`` entries."""
@@ -236,6 +296,12 @@ def _select(connection: sqlite3.Connection, sequence: int) -> list[Link]:
         (sequence,),
     )
     return [Link(*row) for row in rows]
+
+
+def _create(connection: sqlite3.Connection, objects: Sequence[SchemaRow]) -> None:
+    for *_, statement in objects:
+        assert statement is not None
+        connection.execute(statement)
 
 
 def _insert(connection: sqlite3.Connection, links: Sequence[Link]) -> None:

@@ -6,6 +6,9 @@ file is a :class:`~pacdp.privacy.hash_chain.HashChain` of entries. The spent bud
 :class:`~pacdp.privacy.filter.Filter`) is recomputed from the entries and never stored separately.
 After a crash a debited release may be missing, but no debit is.
 
+A site that answers a server debits each round once, for one broadcast, and stores its reply in the
+same file (:mod:`pacdp.privacy.rounds`); all it ever sends are bytes that are stored there.
+
 Several runs may use one ledger. No server can raise the budget: only
 :meth:`SQLiteLedger.set_budget` changes it, and this is recorded as an entry, too.
 
@@ -29,19 +32,22 @@ import json
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from pacdp.errors import BudgetExceededError, InputError, LedgerError
+from pacdp.errors import BudgetExceededError, InputError, LedgerError, StaleLedgerError
 from pacdp.privacy.filter import Filter, Tally
 from pacdp.privacy.guarantee import Adjacency, Guarantee
 from pacdp.privacy.hash_chain import HashChain, Link
 from pacdp.privacy.ledger import refuse_excess
 from pacdp.privacy.releases import Release
+from pacdp.privacy.reply_table import StoredReply
+from pacdp.privacy.rounds import RoundRecord, RoundRequest, Rounds, collect_rounds
 from pacdp.validation import require_budget as checked_budget
 from pacdp.validation import require_name, require_scalar, require_string
 
@@ -58,14 +64,13 @@ class Entry:
 
     @property
     def kind(self) -> str:
-        """``open``, ``release``, ``freeze`` or ``budget``."""
+        """``open``, ``release``, ``freeze``, ``budget`` or ``reply``."""
         return str(self.content["kind"])
 
-    @property
+    @cached_property
     def release(self) -> Release:
         """The releases recorded by a ``release`` or ``freeze`` entry."""
-        # Ledgers of the first format version have no unit: theirs is the record. Only releases to
-        # records with budgets of their own have levels.
+        # The first ledgers have no unit: theirs is the record. Only some releases have levels.
         content = {"unit": "record", "levels": (), **self.content}
         return Release(**{name: content[name] for name in _RELEASE_FIELDS})
 
@@ -88,11 +93,11 @@ class SQLiteLedger:
         self._chain = HashChain(Path(path))
         # Threads may share a ledger: the state in memory follows the file in one step.
         self._lock = threading.Lock()
-        links = self._chain.read()
+        links = self._chain.read(self._check_replies)
         if head is not None and not re.fullmatch("[0-9a-f]{64}", head):
             raise InputError(f"head = {head!r}: must be the 64 hexadecimal digits of an entry")
         if head is not None and head not in {link.hash for link in links}:
-            raise LedgerError(
+            raise StaleLedgerError(
                 f"{path}: does not contain the entry {head}: an older or another copy; restore the "
                 "newest one"
             )
@@ -139,22 +144,82 @@ class SQLiteLedger:
         return self._last.hash
 
     def reserve(
-        self, *releases: Release, run: str, label: str = "", at_most: int | None = None
+        self,
+        *releases: Release,
+        run: str,
+        label: str = "",
+        at_most: int | None = None,
+        request: RoundRequest | None = None,
     ) -> list[Entry]:
         """Debit releases, all or none, and return once the debit is synced to disk.
 
         Compute the releases only after this returns. ``run`` names the training run they belong to;
         ``at_most`` is the maximum number of releases of that run. ``label`` marks releases whose ε
-        does not cover the whole run, such as per-release scope. The module's docstring has an
-        example.
+        does not cover the whole run, such as per-release scope. With a ``request`` the debit is for
+        that round of the run, and refused if the round was debited before.
         """
         if not releases:
             raise InputError("releases: is empty; pass at least one release")
+        if request is not None and request.run != run:
+            raise InputError(f"run = {run!r}: must be the run of the request")
+        asked = {} if request is None else request.to_dict()
+
+        def admit(entries: list[Entry]) -> None:
+            if request is not None and (run, request.round) in self._rounds_of(entries):
+                raise LedgerError(f"{self.path}: round {request.round} of {run} is debited already")
+            refuse_excess(releases, _count(entries, run), run=run, at_most=at_most)
+
         return self._append(
             lambda current: current.spend(*releases),
-            [("release", _labels(run, label) | r.to_dict()) for r in releases],
-            lambda entries: refuse_excess(releases, _count(entries, run), run=run, at_most=at_most),
+            [("release", _labels(run, label) | asked | r.to_dict()) for r in releases],
+            admit,
+            with_replies=request is not None,
         )
+
+    def find_round(self, run: str, number: int) -> RoundRecord | None:
+        """Return what is known of a round; None if it was not debited.
+
+        >>> import tempfile
+        >>> from pacdp.privacy import Adjacency, Guarantee, SQLiteLedger
+        >>> path = Path(tempfile.mkdtemp()) / "a.ledger"
+        >>> budget = Guarantee(epsilon=0.5, adjacency=Adjacency.ZERO_OUT)
+        >>> SQLiteLedger.create(path, client="a", budget=budget).find_round("first", 0) is None
+        True
+        """
+        return self.rounds.get((run, number))
+
+    @property
+    def rounds(self) -> Rounds:
+        """All rounds that were debited, by run and round."""
+        return self._rounds_of(self.entries)
+
+    def store_reply(self, request: RoundRequest, content: bytes) -> bytes:
+        """Store the reply to a debited round, once, and return the bytes as they are in the file.
+
+        The bytes and the entry with their hash are committed together.
+        """
+        reply = StoredReply(**request.to_dict(), content=content)
+
+        def admit(entries: list[Entry]) -> None:
+            known = self._rounds_of(entries).get((request.run, request.round))
+            if known is None or known.request != request or known.reply is not None:
+                raise LedgerError(
+                    f"{self.path}: round {request.round} of {request.run} awaits no such reply"
+                )
+
+        entry = ("reply", request.to_dict() | {"reply": reply.hash})
+        self._append(lambda current: current, [entry], admit, reply=reply)
+        if (stored := self.read_reply(request)) is None:
+            raise LedgerError(f"{self.path}: lost the reply to round {request.round}")
+        return stored
+
+    def read_reply(self, request: RoundRequest) -> bytes | None:
+        """Return the stored reply, byte for byte; None if it is not what the entry names."""
+        known = self.find_round(request.run, request.round)
+        stored = self._chain.read_reply(request.run, request.round)
+        if known is None or stored is None or known.request != request:
+            return None
+        return stored.content if _is_named(known, stored) else None
 
     def freeze(self, plan: Release, *, run: str, label: str = "") -> Entry:
         """Charge a Poisson-sampled plan as a whole, before anything is released.
@@ -214,6 +279,9 @@ class SQLiteLedger:
         change: Callable[[Filter], Filter],
         contents: Sequence[tuple[str, dict[str, Any]]],
         admit: Callable[[list[Entry]], None] = lambda entries: None,
+        *,
+        reply: StoredReply | None = None,
+        with_replies: bool = False,
     ) -> list[Entry]:
         """Append entries if the state in the file, not the one in memory, admits the change."""
 
@@ -225,7 +293,9 @@ class SQLiteLedger:
 
         with self._lock:
             try:
-                links = self._chain.append(self._last, decide)
+                links = self._chain.append(
+                    self._last, decide, reply=reply, with_replies=with_replies
+                )
             except BudgetExceededError as error:
                 raise BudgetExceededError(f"{self.path}: {error}") from None
             new = self._parse(links)
@@ -236,6 +306,20 @@ class SQLiteLedger:
 
     def _damaged(self, reason: str) -> LedgerError:
         return LedgerError(f"{self.path}: is damaged: {reason}")
+
+    def _rounds_of(self, entries: Sequence[Entry]) -> Rounds:
+        try:
+            return collect_rounds(entries)
+        except (KeyError, TypeError, InputError) as error:
+            raise self._damaged(str(error)) from None
+
+    def _check_replies(self, links: Sequence[Link], replies: Iterator[StoredReply]) -> None:
+        """Refuse replies that no entry names; one that is missing is lost, and harms nobody."""
+        rounds = self._rounds_of(self._parse(links))
+        for reply in replies:
+            known = rounds.get((reply.run, reply.round))
+            if known is None or not _is_named(known, reply):
+                raise self._damaged(f"the reply to round {reply.round} is not as its entry says")
 
     def _parse(self, links: Sequence[Link]) -> list[Entry]:
         entries = []
@@ -286,7 +370,7 @@ class SQLiteLedger:
                         state = state.rebudget(
                             entry.content["epsilon"], level=entry.content.get("level")
                         )
-                else:
+                elif kind != "reply":
                     raise InputError(f"kind = {kind!r}: is unknown")
             except (KeyError, TypeError, InputError, BudgetExceededError) as error:
                 first, last = same[0].sequence, same[-1].sequence
@@ -301,6 +385,10 @@ def _count(entries: Sequence[Entry], run: str) -> Tally:
         if entry.kind == "release" and entry.content.get("run") == run:
             tally[entry.release.times(1)] += entry.release.count
     return tally
+
+
+def _is_named(known: RoundRecord, reply: StoredReply) -> bool:
+    return (known.request.broadcast, known.reply) == (reply.broadcast, reply.hash)
 
 
 def _labels(run: str, label: str) -> dict[str, Any]:

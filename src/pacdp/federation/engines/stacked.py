@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
@@ -28,6 +29,7 @@ from pacdp.federation.messages import Answers, Broadcast, Refusal, Reply
 from pacdp.federation.optimizers import ParameterOptimizer
 from pacdp.federation.plan import Plan
 from pacdp.federation.release_guard import ALL_UNITS, ReleaseGuard
+from pacdp.federation.uploads import coarsen, upload_step
 from pacdp.methods import ClientPlan, Method
 from pacdp.validation import FloatArray
 
@@ -235,9 +237,33 @@ class StackedEngine:
                 for job in range(active - 1, unfinished - 1, -1)
             ]
         return [
-            Reply(job.id, number, self._as_update(update), noise_scale=job.noise_scale)
+            Reply(
+                *(job.id, number, self._as_update(self._coarsen(job, broadcast, update))),
+                noise_scale=job.noise_scale,
+            )
             for job, update in zip(reversed(group), updates, strict=True)
         ]
+
+    def _coarsen(self, job: Job, broadcast: Broadcast, update: Tensors) -> Tensors:
+        """Round the update of each cell, if the plan says so."""
+        steps = self._upload_steps(job, broadcast)
+        if steps is None:
+            return update
+        cells = torch.from_numpy(steps).float()[None]
+        return {
+            name: coarsen(value, self._layout.spread(cells.to(value), value[None])[0])
+            for name, value in update.items()
+        }
+
+    def _upload_steps(self, job: Job, broadcast: Broadcast) -> FloatArray | None:
+        """Return the step to which each cell rounds its update; None where it does not."""
+        client, state = job.client, broadcast.shared_state
+        step = upload_step(
+            *(client.plan, client.number, broadcast.round),
+            scale=job.noise_scale,
+            shared_state=state,
+        )
+        return None if step is None else np.array([step])
 
     def _as_update(self, update: Tensors) -> Tensors:
         """Remove the dimension of the only cell from an update."""

@@ -1,0 +1,118 @@
+"""``pacdp site``: accept a plan, answer a server, and see what was spent."""
+
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer import Argument, Option
+
+from pacdp.cli import options
+from pacdp.cli.output import print_json, print_rows
+from pacdp.errors import InputError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Hold a client's records and ledger in a process of its own that answers a server.",
+)
+
+SettingsPath = Annotated[
+    Path, Option("--settings", metavar="FILE", help="The settings of the site (site.toml).")
+]
+DEFAULT_SETTINGS = Path("site.toml")
+
+
+@app.command()
+def accept(
+    plan: Annotated[Path, Argument(metavar="PLAN", help="The plan, as its maker sent it.")],
+    settings: SettingsPath = DEFAULT_SETTINGS,
+    yes: Annotated[bool, options.flag("--yes", "Accept without being asked.")] = False,
+) -> None:
+    """Show what a plan asks of this site, and record its hash if you agree."""
+    from pacdp.site.acceptance import propose_plan
+
+    proposal = propose_plan(plan, settings)
+    print_rows(proposal.describe())
+    if not yes:
+        if not sys.stdin.isatty():
+            raise InputError("accept: nobody can be asked here; use --yes if you agree")
+        if not typer.confirm("Do you agree?"):
+            typer.echo("not accepted")
+            raise typer.Exit(1)
+    proposal.accept()
+    typer.echo(f"accepted: {proposal.digest} is recorded in {settings}")
+
+
+@app.command()
+def serve(settings: SettingsPath = DEFAULT_SETTINGS) -> None:
+    """Answer the server at the socket, until SIGTERM."""
+    from pacdp.site import Site, SiteSettings
+    from pacdp.site import serve as serve_site
+    from pacdp.site.codec import make_codec
+
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
+    with Site(SiteSettings.load(settings), make_codec) as site:
+        ready = (
+            f"{site.settings.client}: answers at {site.settings.socket}, every {site.interval:g} s"
+        )
+        serve_site(site, on_ready=lambda: typer.echo(ready))
+
+
+@app.command()
+def status(settings: SettingsPath = DEFAULT_SETTINGS, as_json: options.Json = False) -> None:
+    """Show the budget, what is spent, the rounds that were answered, and refusals."""
+    from pacdp.site import SiteSettings
+    from pacdp.site.status import read_status
+
+    state = read_status(SiteSettings.load(settings))
+    if as_json:
+        print_json(state)
+    else:
+        print_rows(_to_rows(state))
+
+
+@app.command()
+def key(path: Annotated[Path, Argument(metavar="FILE", help="The new file of the key.")]) -> None:
+    """Create a key to sign with, and print its public key."""
+    from pacdp.site.keys import create_key
+
+    typer.echo(create_key(path))
+
+
+def _to_rows(state: dict[str, Any]) -> dict[str, str]:
+    plan, budget = state["plan"], state["budget"]
+    terms = f"δ = {budget['delta']:g}, {budget['adjacency']} of a {budget['unit']}"
+    running = {True: "yes", False: "no", None: "unknown: this user may not use the socket"}
+    heads = {
+        "known": "as on the other medium, or newer",
+        "missing": "cannot be compared: the file on the other medium is missing",
+        "stale": "OLDER than on the other medium: everything is refused; restore the newest ledger",
+    }
+    rows = {"client": state["client"], "running": running[state["running"]]}
+    if "error" in plan:
+        rows["plan"] = f"none that can be used ({plan['error']})"
+    else:
+        rows["plan"] = f"{plan['run']}, {'accepted' if plan['accepted'] else 'NOT accepted'}"
+        rows["rounds"] = (
+            f"{plan['answered']} of at most {plan['participations']} answered, the last one "
+            f"{plan['last_round'] or '-'} of {plan['rounds']}"
+        )
+        for name, meaning in (
+            ("unanswered", "paid, not answered yet"),
+            ("lost", "paid, reply lost"),
+        ):
+            if plan[name]:
+                rows[meaning] = ", ".join(map(str, plan[name]))
+    rows |= {
+        "budget": f"ε = {budget['epsilon']:g} at {terms}",
+        "spent": f"ε = {state['spent']['epsilon']:.6g} over {state['releases']} releases",
+    }
+    if state["charged"] != state["spent"]:
+        rows["charged"] = f"ε = {state['charged']['epsilon']:.6g}, counting sampled plans in full"
+    for level in state["levels"]:
+        rows[f"level {level['epsilon']:g}"] = f"spent ε = {level['spent']:.6g}"
+    refusals = state["refusals"]
+    rows["refusals"] = ", ".join(f"{count} {code}" for code, count in refusals.items()) or "none"
+    rows |= {"head": state["head"], "head file": heads[state["head_file"]]}
+    return rows

@@ -1,0 +1,32 @@
+"""Messages as bytes: versioned, signed, and validated before anything is believed.
+
+What arrives may have been written by anybody. A decoder allocates no more than the plan's sizes
+require, and refuses everything else with one of a few fixed codes.
+"""
+
+from pacdp.federation.wire.codec import ReceivedReply, Wire
+from pacdp.federation.wire.frames import (
+    SIGNATURE_BYTES,
+    Code,
+    Kind,
+    Sign,
+    Verify,
+    WireError,
+    frame_digest,
+    frame_kind,
+    plan_digest,
+)
+
+__all__ = [
+    "SIGNATURE_BYTES",
+    "Code",
+    "Kind",
+    "ReceivedReply",
+    "Sign",
+    "Verify",
+    "Wire",
+    "WireError",
+    "frame_digest",
+    "frame_kind",
+    "plan_digest",
+]

@@ -1,0 +1,341 @@
+"""Broadcasts, replies and refusals of a plan as signed bytes, and back."""
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+
+from pacdp.errors import InputError
+from pacdp.federation.local_model import LocalModel
+from pacdp.federation.messages import Broadcast, Refusal, Reply
+from pacdp.federation.plan import Plan
+from pacdp.federation.uploads import planned_size, upload_step
+from pacdp.federation.wire.frames import (
+    Code,
+    Frame,
+    Kind,
+    Sign,
+    Verify,
+    WireError,
+    canonical_json,
+    frame_kind,
+    largest_frame,
+    plan_digest,
+    read_frame,
+    write_frame,
+)
+from pacdp.federation.wire.tensors import (
+    Shapes,
+    count_values,
+    decode_steps,
+    decode_values,
+    decode_weights,
+    encode_steps,
+    encode_values,
+    encode_weights,
+    largest_steps,
+    largest_weights,
+)
+
+LARGEST_REPLY_HEADER = 256
+"""The most bytes of a reply's header."""
+# Scales of the noise under uneven spending; anything beyond is no serious answer.
+_SMALLEST_SCALE, _LARGEST_SCALE = 1e-6, 1e6
+
+
+@dataclass(frozen=True)
+class ReceivedReply:
+    """A reply as it arrived."""
+
+    reply: Reply
+    head: str
+    """The head of the client's ledger after it has paid; empty where the method has no ledger."""
+    payload_bytes: int
+
+
+class Wire:
+    """Encodes and decodes the messages of one plan.
+
+    ``shapes`` are those of the model's trained parameters. Both ends compute everything else from
+    their own copy of the plan: what arrives is compared with it and never changes it. ``digest``
+    identifies the plan that was agreed to, by default :func:`plan_digest`.
+
+    Messages are signed by the given functions, which is no matter of this class:
+
+    >>> import hashlib
+    >>> from pacdp.federation import Population, Recipe, Server, Training, make_plan
+    >>> from pacdp.methods import build_method
+    >>> from pacdp.tasks import Classification
+    >>> def sign(message): return hashlib.sha512(b"a secret" + message).digest()
+    >>> def verify(signature, message): return signature == sign(message)
+    >>> plan = make_plan(
+    ...     Recipe(training=Training(rounds=10, local_epochs=1)),
+    ...     build_method("fixed"),
+    ...     Population(sizes={"north": 200}, shape=(13,), task=Classification(2)),
+    ... )
+    >>> wire = Wire.for_model(LocalModel(plan))
+    >>> broadcast = Server(plan, LocalModel(plan).state()).broadcast(0)
+    >>> frame = wire.encode_broadcast(broadcast, sign=sign)
+    >>> wire.decode_broadcast(frame, client=0, verify=verify).round
+    0
+    >>> wire.decode_broadcast(frame[:-1] + b"!", client=0, verify=verify)
+    Traceback (most recent call last):
+    ...
+    pacdp.federation.wire.frames.WireError: message refused: signature
+    """
+
+    def __init__(self, plan: Plan, shapes: Shapes, *, digest: str | None = None) -> None:
+        self.plan, self.shapes = plan, dict(shapes)
+        self.digest = plan_digest(plan) if digest is None else digest
+        self.values = count_values(self.shapes)
+
+    @classmethod
+    def for_model(cls, local_model: LocalModel, *, digest: str | None = None) -> Self:
+        """Use the shapes of a plan's model, which must be in single precision."""
+        for name, parameter in local_model.parameters.items():
+            if parameter.dtype != torch.float32:
+                raise InputError(f"parameter {name}: is {parameter.dtype}, must be torch.float32")
+        shapes = {name: tuple(p.shape) for name, p in local_model.parameters.items()}
+        return cls(local_model.plan, shapes, digest=digest)
+
+    @property
+    def largest_broadcast(self) -> int:
+        """The most bytes that a broadcast can have; a transport need not read more."""
+        return largest_frame(header=self._broadcast_header, payload=largest_weights(self.shapes))
+
+    def largest_answer(self, client: int) -> int:
+        """Return the most bytes that an answer of a client can have."""
+        return largest_frame(
+            header=max(LARGEST_REPLY_HEADER, self._refusal_header),
+            payload=self._largest_upload(client),
+        )
+
+    def planned_upload(self, client: int, round: int = 0) -> int:  # noqa: A002
+        """Return about how many bytes the payload of a client's reply has, by the plan.
+
+        Names and shapes, which an exact update repeats, are not counted.
+        """
+        further = self.plan.algorithm.further_releases(self.plan.clients[client])
+        update = planned_size(self.plan, client, self.values, round)
+        return update + 4 * sum(map(count_values, further))
+
+    def encode_broadcast(self, broadcast: Broadcast, *, sign: Sign) -> bytes:
+        """Write what the server sends in a round."""
+        payload = encode_weights(broadcast.model, self.shapes)
+        header = {
+            "length": len(payload),
+            "plan": self.digest,
+            "round": broadcast.round,
+            "run": self.plan.run,
+            "state": broadcast.shared_state,
+        }
+        try:
+            size = len(canonical_json(header))
+        except (TypeError, ValueError) as error:
+            raise InputError(f"state of {self.plan.method}: is no JSON ({error})") from None
+        if size > self._broadcast_header:
+            raise InputError(
+                f"state of {self.plan.method}: the header has {size} bytes, must have at most "
+                f"{self._broadcast_header}"
+            )
+        return write_frame(Kind.BROADCAST, header, payload, sign=sign)
+
+    def decode_broadcast(self, frame: bytes, *, client: int, verify: Verify) -> Broadcast:
+        """Read a broadcast to a client, or refuse it.
+
+        Whatever it says, this is checked first: that it is signed; that it is of this run, of the
+        plan that was agreed to and of a round in which the client takes part; that weights and
+        state are what the plan's model and method expect.
+        """
+        message = self._read(
+            frame,
+            Kind.BROADCAST,
+            {"length": int, "plan": str, "round": int, "run": str, "state": dict},
+            verify=verify,
+            header=self._broadcast_header,
+            payload=largest_weights(self.shapes),
+        )
+        header, number = message.header, message.header["round"]
+        if header["length"] != len(message.payload):
+            raise WireError(Code.MALFORMED)
+        if header["run"] != self.plan.run:
+            raise WireError(Code.RUN)
+        if header["plan"] != self.digest:
+            raise WireError(Code.PLAN)
+        if not 0 <= number < self.plan.rounds:
+            raise WireError(Code.ROUND)
+        if client not in self.plan.participants(number):
+            raise WireError(Code.PARTICIPANT)
+        try:
+            self.plan.algorithm.check_state(header["state"], client)
+        except Exception:
+            # Whatever a method does when its state is not what it expects.
+            raise WireError(Code.STATE) from None
+        return Broadcast(number, decode_weights(message.payload, self.shapes), header["state"])
+
+    def encode_reply(
+        self, reply: Reply, *, broadcast: Broadcast, asked: str, head: str, sign: Sign
+    ) -> bytes:
+        """Write a client's reply to a broadcast, whose frame has the digest ``asked``.
+
+        Run and plan are not repeated: the digest stands for a frame that names them. Updates that
+        are not finite are refused.
+        """
+        further = self.plan.algorithm.further_releases(self.plan.clients[reply.client])
+        released = encode_values(reply.released, further)
+        # The step follows from what is sent, as the server will read it.
+        step = self._step(reply, broadcast)
+        update = (
+            encode_weights(reply.update, self.shapes)
+            if step is None
+            else encode_steps(reply.update, self.shapes, step)
+        )
+        header = {
+            "broadcast": asked,
+            "client": reply.client,
+            "head": head,
+            "lengths": [len(update), len(released)],
+            "noise_scale": float(reply.noise_scale),
+            "round": reply.round,
+        }
+        return write_frame(Kind.REPLY, header, update + released, sign=sign)
+
+    def decode_answer(
+        self, frame: bytes, *, client: int, broadcast: Broadcast, asked: str, verify: Verify
+    ) -> ReceivedReply | Refusal:
+        """Read what a client answered to a broadcast: a reply or a refusal."""
+        if frame_kind(frame) is Kind.REFUSAL:
+            return self.decode_refusal(frame, client=client, round=broadcast.round, verify=verify)
+        return self.decode_reply(
+            frame, client=client, broadcast=broadcast, asked=asked, verify=verify
+        )
+
+    def decode_reply(
+        self, frame: bytes, *, client: int, broadcast: Broadcast, asked: str, verify: Verify
+    ) -> ReceivedReply:
+        """Read a client's reply to a broadcast, whose frame has the digest ``asked``."""
+        message = self._read(
+            frame,
+            Kind.REPLY,
+            {
+                "broadcast": str,
+                "client": int,
+                "head": str,
+                "lengths": list,
+                "noise_scale": float,
+                "round": int,
+            },
+            verify=verify,
+            header=LARGEST_REPLY_HEADER,
+            payload=self._largest_upload(client),
+        )
+        header, payload, lengths = message.header, message.payload, message.header["lengths"]
+        if header["client"] != client:
+            raise WireError(Code.PARTICIPANT)
+        if header["round"] != broadcast.round or header["broadcast"] != asked:
+            raise WireError(Code.ROUND)
+        whole = [type(length) is int and length >= 0 for length in lengths]
+        known_head = re.fullmatch("([0-9a-f]{64})?", header["head"])
+        if whole != [True, True] or sum(lengths) != len(payload) or not known_head:
+            raise WireError(Code.MALFORMED)
+        scale = header["noise_scale"]
+        even = self.plan.privacy.spending.policy == "even"
+        if not (scale == 1 if even else _SMALLEST_SCALE <= scale <= _LARGEST_SCALE):
+            raise WireError(Code.MALFORMED)
+        update, further = payload[: lengths[0]], payload[lengths[0] :]
+        planned = self.plan.algorithm.further_releases(self.plan.clients[client])
+        reply = Reply(client, broadcast.round, {}, tuple(decode_values(further, planned)), scale)
+        step = self._step(reply, broadcast)
+        reply.update.update(
+            decode_weights(update, self.shapes)
+            if step is None
+            else decode_steps(update, self.shapes, step)
+        )
+        return ReceivedReply(reply, header["head"], len(payload))
+
+    def encode_refusal(
+        self,
+        code: Code,
+        *,
+        client: int,
+        round: int | None,  # noqa: A002
+        sign: Sign,
+    ) -> bytes:
+        """Write a client's refusal; without a round if what it was asked is of none."""
+        header = {"client": client, "code": code, "round": round, "run": self.plan.run}
+        return write_frame(Kind.REFUSAL, header, b"", sign=sign)
+
+    def decode_refusal(
+        self,
+        frame: bytes,
+        *,
+        client: int,
+        round: int,  # noqa: A002
+        verify: Verify,
+    ) -> Refusal:
+        """Read a client's refusal of a round, whose reason is one of the codes."""
+        header = self._read(
+            frame,
+            Kind.REFUSAL,
+            {"client": int, "code": str, "round": (int, type(None)), "run": str},
+            verify=verify,
+            header=self._refusal_header,
+            payload=0,
+        ).header
+        if header["code"] not in list(Code):
+            raise WireError(Code.MALFORMED)
+        if header["run"] != self.plan.run:
+            raise WireError(Code.RUN)
+        if header["client"] != client:
+            raise WireError(Code.PARTICIPANT)
+        if header["round"] not in (None, round):
+            raise WireError(Code.ROUND)
+        return Refusal(client, header["code"])
+
+    @property
+    def _broadcast_header(self) -> int:
+        """The most bytes of a broadcast's header: a method's state may have a number per client."""
+        return 2**16 + 64 * len(self.plan.clients)
+
+    @property
+    def _refusal_header(self) -> int:
+        """The most bytes of a refusal's header, which names the run."""
+        return 128 + len(canonical_json(self.plan.run))
+
+    def _largest_upload(self, client: int) -> int:
+        further = self.plan.algorithm.further_releases(self.plan.clients[client])
+        update = max(largest_weights(self.shapes), largest_steps(self.values))
+        return update + 4 * sum(map(count_values, further))
+
+    def _step(self, reply: Reply, broadcast: Broadcast) -> float | None:
+        return upload_step(
+            *(self.plan, reply.client, reply.round),
+            scale=reply.noise_scale,
+            shared_state=broadcast.shared_state,
+            released=reply.released,
+        )
+
+    def _read(
+        self,
+        frame: bytes,
+        kind: Kind,
+        fields: dict[str, Any],
+        *,
+        verify: Verify,
+        header: int,
+        payload: int,
+    ) -> Frame:
+        """Read a frame whose header has exactly these fields of these types."""
+        message = read_frame(
+            frame, kind, verify=verify, largest_header=header, largest_payload=payload
+        )
+        if set(message.header) != set(fields):
+            raise WireError(Code.MALFORMED)
+        for name, allowed in fields.items():
+            kinds: Collection[type] = allowed if isinstance(allowed, tuple) else (allowed,)
+            # True is an int for isinstance.
+            if type(message.header[name]) not in kinds:
+                raise WireError(Code.MALFORMED)
+        return message

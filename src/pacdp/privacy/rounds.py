@@ -1,0 +1,86 @@
+"""Rounds that are debited and answered once, as a ledger's entries tell.
+
+A debit may name the round that it pays for and the hash of the broadcast that asked. The reply is
+named by its hash in an entry of its own. What a ledger knows of a round follows from these entries
+alone, so that a crash at any moment leaves one of three states: not debited, debited without a
+reply, or answered.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pacdp.errors import InputError
+from pacdp.privacy.releases import Release
+from pacdp.validation import require_string
+
+if TYPE_CHECKING:
+    from pacdp.privacy.sqlite_ledger import Entry
+
+
+@dataclass(frozen=True)
+class RoundRequest:
+    """A round of a run, and the hash of the broadcast that asks for an answer.
+
+    >>> RoundRequest("first", 0, "no hash")
+    Traceback (most recent call last):
+    ...
+    pacdp.errors.InputError: broadcast: must be the 64 hexadecimal digits of a hash
+    """
+
+    run: str
+    round: int
+    broadcast: str
+
+    def __post_init__(self) -> None:
+        require_string("run", self.run)
+        if type(self.round) is not int or not 0 <= self.round < 2**63:
+            raise InputError("round: must be a whole number of at least 0")
+        if not isinstance(self.broadcast, str) or not re.fullmatch("[0-9a-f]{64}", self.broadcast):
+            raise InputError("broadcast: must be the 64 hexadecimal digits of a hash")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for the entries of the round."""
+        return {"run": self.run, "round": self.round, "broadcast": self.broadcast}
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """What a ledger knows of a round that was debited."""
+
+    request: RoundRequest
+    releases: tuple[Release, ...]
+    """What was debited."""
+    sequence: int
+    """The first entry of the debit."""
+    head: str
+    """The hash of the last entry of the debit."""
+    reply: str | None = None
+    """The hash of the reply; None if there is none yet."""
+
+
+Rounds = Mapping[tuple[str, int], RoundRecord]
+
+
+def collect_rounds(entries: Sequence["Entry"]) -> Rounds:
+    """Return every round that was debited, by run and round; contradictions are an InputError."""
+    rounds: dict[tuple[str, int], RoundRecord] = {}
+    for entry in entries:
+        if "round" not in entry.content or entry.kind not in ("release", "reply"):
+            continue
+        request = RoundRequest(*(entry.content[name] for name in ("run", "round", "broadcast")))
+        key = (request.run, request.round)
+        known = rounds.get(key)
+        if (known is None and entry.kind == "reply") or (
+            known is not None and (known.request != request or known.reply is not None)
+        ):
+            raise InputError(f"entry {entry.sequence} contradicts an earlier one of its round")
+        if entry.kind == "reply":
+            assert known is not None
+            rounds[key] = replace(known, reply=require_string("reply", entry.content["reply"]))
+        else:
+            before = known or RoundRecord(request, (), entry.sequence, entry.hash)
+            releases = (*before.releases, entry.release)
+            rounds[key] = replace(before, releases=releases, head=entry.hash)
+    return rounds

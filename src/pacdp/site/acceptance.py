@@ -1,0 +1,58 @@
+"""Accepting a plan: the owner's decision, recorded in ``site.toml``."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pacdp.errors import InputError
+from pacdp.federation import Plan
+from pacdp.federation.client import require_ledger
+from pacdp.privacy import SQLiteLedger
+from pacdp.site.agreement import describe_agreement
+from pacdp.site.codec import plan_digest
+from pacdp.site.head_file import HeadFile
+from pacdp.site.plans import find_client, read_plan
+from pacdp.site.settings import SiteSettings, record_acceptance
+from pacdp.storage import write_atomically
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A plan that was read and verified, and awaits the owner's decision."""
+
+    toml: Path
+    settings: SiteSettings
+    plan: Plan
+    ledger: SQLiteLedger
+
+    @property
+    def digest(self) -> str:
+        """The hash that is recorded if the owner accepts."""
+        return plan_digest(self.plan)
+
+    def describe(self) -> dict[str, str]:
+        """Return what is agreed to, by topic, in plain words."""
+        number = find_client(self.plan, self.settings.client)
+        return describe_agreement(self.plan, number, self.ledger.filter, self.settings.modules)
+
+    def accept(self) -> None:
+        """Record the owner's acceptance; a site that is running uses the plan after a restart."""
+        content = self.plan.model_dump_json(indent=2) + "\n"
+        write_atomically(self.settings.plan, content)
+        if not self.settings.head.exists():
+            HeadFile(self.settings.head).write(self.ledger.head)
+        record_acceptance(self.toml, self.digest)
+
+
+def propose_plan(path: Path, toml: Path) -> Proposal:
+    """Read a plan that somebody has sent, and refuse it unless this site could serve it."""
+    settings = SiteSettings.load(toml)
+    plan = read_plan(path, settings)
+    head = HeadFile(settings.head).read() if settings.head.exists() else None
+    if head is None and not settings.head.parent.is_dir():
+        raise InputError(f"{settings.head}: its folder does not exist")
+    ledger = SQLiteLedger(settings.ledger, head=head)
+    if head is None and ledger.rounds:
+        # Otherwise a lost medium would go unnoticed, and with it an older copy of the ledger.
+        HeadFile(settings.head).read()
+    require_ledger(plan, find_client(plan, settings.client), ledger)
+    return Proposal(toml, settings, plan, ledger)

@@ -1,0 +1,93 @@
+"""What the owner of a site agrees to by accepting a plan, in plain words."""
+
+from collections.abc import Mapping, Sequence
+
+from pacdp.errors import BudgetExceededError
+from pacdp.federation import LocalModel, Plan
+from pacdp.formatting import format_count
+from pacdp.privacy import Filter, Release
+from pacdp.site.codec import plan_digest
+
+_NEIGHBOURS = {
+    "zero-out": "one {unit} of yours, present or replaced by an empty one (zero-out)",
+    "replace-one": "one {unit} of yours, replaced by any other (replace-one)",
+}
+
+
+def describe_agreement(
+    plan: Plan, client: int, state: Filter, modules: Mapping[str, str]
+) -> dict[str, str]:
+    """Return what is agreed to, by topic; ``state`` is that of the site's ledger."""
+    own, unit = plan.clients[client], plan.unit
+    releases = plan.planned_releases(client)
+    whole = [release.times(release.count * own.participations) for release in releases]
+    planned = plan.planned_guarantee(client)
+    weights = LocalModel(plan).coordinates
+    rows = {
+        "plan": f"{plan.run}, SHA-256 {plan_digest(plan)}",
+        "you are": f"{own.name}, one of {format_count(len(plan.clients), 'client')}, with "
+        + format_count(own.records, "record")
+        + ("" if unit == "record" else f" of {format_count(own.units, unit)}"),
+        "trained is": f"{plan.model.name} with {weights:,} weights, by {plan.method}, for "
+        f"{plan.data}",
+        "rounds": f"{plan.rounds}; you answer at most {own.participations} of them, each once",
+        "releases": f"a {unit} takes part in at most {own.releases} noised results, {own.each} in "
+        "each round that you answer",
+        "privacy": f"{planned} after all of them: this is the most that all your answers together "
+        f"reveal about a {unit}",
+        "compared are": _NEIGHBOURS[plan.privacy.adjacency].format(unit=unit),
+    }
+    if plan.label:
+        rows["caution"] = (
+            f"the ε that was asked for ({own.budget:g}) does not cover the whole training "
+            f"({plan.label}); the ε above does"
+        )
+    rows |= _describe_levels(plan, client)
+    rows |= {
+        "your ledger": f"budget {state.budget}; spent so far ε = {state.charged.epsilon:.6g}; "
+        + _describe_rest(state, whole),
+        "the server sees": f"in each round that you answer: an update of {weights:,} weights, with "
+        "noise added here; how much noise that is; the head of your ledger; that you answered, or "
+        "one of a few fixed words if you refuse",
+        "others see": "the joint model goes to all clients, and to whom the server likes",
+        "public already": "your name, your number of "
+        + ("records" if unit == "record" else f"records and {unit}s")
+        + (", how many have which budget" if own.levels else "")
+        + ", your budget, and in which rounds you are asked",
+        "nobody sees": "your records, their gradients, or anything without noise; the noise comes "
+        "from this machine's operating system",
+        "not covered": "that you take part at all, and what you publish elsewhere",
+        "plug-ins": ", ".join(f"{name} (SHA-256 {digest})" for name, digest in modules.items())
+        + (": their code runs here and can read everything" if modules else "none"),
+    }
+    return rows
+
+
+def _describe_levels(plan: Plan, client: int) -> dict[str, str]:
+    own, declared = plan.clients[client], plan.privacy.records
+    if not own.levels or declared is None:
+        return {}
+    parts = [
+        f"{format_count(level.units, plan.unit)} with ε = {level.budget:g}, of which the training "
+        f"costs {cost:.6g}"
+        for level, cost in zip(own.levels, plan.level_costs(client), strict=True)
+    ]
+    drawn = (
+        ""
+        if declared.shares is None
+        else "; which ones is drawn at random from the plan's seed, as in a simulation, and not "
+        "read from your records"
+    )
+    return {"budget levels": "; ".join(parts) + drawn}
+
+
+def _describe_rest(state: Filter, whole: Sequence[Release]) -> str:
+    """Say whether the ledger has enough left for the whole training."""
+    try:
+        for release in whole:
+            if release.sampled:
+                state = state.freeze(release)
+        state.spend(*whole)
+    except BudgetExceededError:
+        return "what is left is not enough for the whole training: you will refuse once it is used"
+    return "what is left is enough for the whole training"

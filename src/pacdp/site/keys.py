@@ -1,0 +1,88 @@
+"""Keys: a site signs what it sends, and believes only what the coordinator has signed."""
+
+import os
+import stat
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from pacdp.errors import InputError
+from pacdp.site.codec import Sign, Verify
+
+_ALLOWED = "must be an unencrypted Ed25519 private key in PEM, such as pacdp site key writes"
+
+
+def create_key(path: Path) -> str:
+    """Write a new private key, readable by its owner alone, and return its public key.
+
+    >>> import tempfile
+    >>> len(create_key(Path(tempfile.mkdtemp()) / "site.key"))
+    64
+    """
+    key = Ed25519PrivateKey.generate()
+    content = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    try:
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    except FileExistsError:
+        raise InputError(f"{path}: exists already; a key is never overwritten") from None
+    with os.fdopen(descriptor, "wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+    return key.public_key().public_bytes_raw().hex()
+
+
+def load_signer(path: Path) -> Sign:
+    """Read a private key that nobody else can read, and return how it signs."""
+    return _load(path).sign
+
+
+def read_public_key(path: Path) -> str:
+    """Return the public key of a private key's file, in hexadecimal digits."""
+    return _load(path).public_key().public_bytes_raw().hex()
+
+
+def make_verifier(public: str) -> Verify:
+    """Return how signatures of a public key, in hexadecimal digits, are verified.
+
+    >>> make_verifier("00")
+    Traceback (most recent call last):
+    ...
+    pacdp.errors.InputError: coordinator: must be a public key of 64 hexadecimal digits
+    """
+    try:
+        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(public))
+    except ValueError:
+        raise InputError("coordinator: must be a public key of 64 hexadecimal digits") from None
+
+    def verify(signature: bytes, message: bytes) -> bool:
+        try:
+            key.verify(signature, message)
+        except InvalidSignature:
+            return False
+        return True
+
+    return verify
+
+
+def _load(path: Path) -> Ed25519PrivateKey:
+    try:
+        status = path.stat()
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    if stat.S_IMODE(status.st_mode) & 0o077:
+        raise InputError(f"{path}: others can read it; must have mode 600")
+    try:
+        key = serialization.load_pem_private_key(content, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise InputError(f"{path}: {_ALLOWED}") from None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise InputError(f"{path}: {_ALLOWED}")
+    return key

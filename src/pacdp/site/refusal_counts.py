@@ -1,0 +1,49 @@
+"""How often a site has refused, by code, kept in a file for its owner."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+from pacdp.site.codec import Code
+from pacdp.storage import write_atomically
+
+
+class RefusalCounts:
+    """Counts that survive a restart. They are for information: nothing depends on them.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "counts.json"
+    >>> counts = RefusalCounts(path)
+    >>> counts.add(Code.BUDGET)
+    >>> counts.save()
+    >>> dict(RefusalCounts(path).by_code)
+    {'budget': 1}
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.by_code: Counter[str] = Counter()
+        self._changed = False
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            known = {code: content[code] for code in map(str, Code) if code in content}
+            self.by_code.update({code: count for code, count in known.items() if count > 0})
+        except (OSError, ValueError, TypeError):
+            # Not there yet, or damaged: counting starts again.
+            self.by_code.clear()
+
+    @classmethod
+    def beside(cls, ledger: Path) -> "RefusalCounts":
+        """Return the counts of the site with this ledger."""
+        return cls(ledger.with_name(f"{ledger.name}.refusals.json"))
+
+    def add(self, code: Code) -> None:
+        """Count a refusal."""
+        self.by_code[str(code)] += 1
+        self._changed = True
+
+    def save(self) -> None:
+        """Write the counts, if there are new ones."""
+        if self._changed:
+            write_atomically(self.path, json.dumps(self.by_code, sort_keys=True) + "\n")
+            self._changed = False

@@ -1,0 +1,90 @@
+"""``site.toml``: what the owner of the data decides, and no server can change."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, ValidationError
+
+from pacdp.config import Real, Settings, Whole, explain_validation_error
+from pacdp.errors import InputError
+from pacdp.storage import write_atomically
+
+Hash = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class SiteSettings(Settings):
+    """The settings of a site. Paths are relative to the folder of the file."""
+
+    client: str = Field(min_length=1, description="Name of this client in the plan.")
+    data: Path = Field(description="The client's own records: a .csv or .npz file.")
+    ledger: Path = Field(description="The ledger, made by pacdp ledger create.")
+    plan: Path = Field(description="The plan; pacdp site accept writes it here.")
+    accepted: Hash | None = Field(
+        None, description="SHA-256 of the plan that the owner accepted, by pacdp site accept."
+    )
+    coordinator: Hash = Field(description="The coordinator's public key, in hexadecimal digits.")
+    key: Path = Field(description="The file of the site's own private key.")
+    socket: Path = Field(description="The Unix socket at which the site answers.")
+    head: Path = Field(
+        description="The file that keeps the newest head of the ledger, on another medium."
+    )
+    interval: Real | None = Field(
+        None,
+        gt=0,
+        le=3600,
+        description="Seconds after which answers leave, at multiples; by default four times what "
+        "an answer takes with synthetic records.",
+    )
+    modules: dict[str, Hash] = Field(
+        {}, description="Modules that the plan may use, each with the SHA-256 of its file."
+    )
+    peers: tuple[Whole, ...] = Field(
+        (), description="Numbers of the users that may use the socket, besides the site's own."
+    )
+
+    @classmethod
+    def load(cls, path: Path) -> "SiteSettings":
+        """Read the file; what is wrong is an InputError in one line."""
+        try:
+            content = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise InputError(f"{path}: is not a TOML file ({error})") from None
+        try:
+            settings = cls.model_validate(content)
+        except ValidationError as error:
+            raise InputError(f"{path}: {explain_validation_error(error, cls)}") from None
+        names = ("data", "ledger", "plan", "key", "socket", "head")
+        folder = path.absolute().parent
+        return settings.model_copy(
+            update={name: folder / getattr(settings, name) for name in names}
+        )
+
+
+def record_acceptance(path: Path, digest: str) -> None:
+    """Write the hash of the accepted plan into the file, and leave the rest of it as it is.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "site.toml"
+    >>> written = path.write_text("# ours\\nclient = 'north'\\n")
+    >>> record_acceptance(path, "0" * 64)
+    >>> path.read_text().splitlines()[1:]
+    ['# ours', "client = 'north'"]
+    """
+    text = path.read_text(encoding="utf-8")
+    line = f'accepted = "{digest}"'
+    # A key before the first table belongs to the file itself.
+    start = re.search(r"^\s*\[", text, re.MULTILINE)
+    end = len(text) if start is None else start.start()
+    top, count = re.subn(r"^[ \t]*accepted[ \t]*=.*$", line, text[:end], flags=re.MULTILINE)
+    changed = top + text[end:] if count else f"{line}\n{text}"
+    try:
+        written = tomllib.loads(changed).get("accepted") == digest
+    except tomllib.TOMLDecodeError:
+        written = False
+    if not written:
+        raise InputError(f"{path}: cannot be changed safely; write {line} into it yourself")
+    write_atomically(path, changed)

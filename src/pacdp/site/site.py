@@ -1,0 +1,189 @@
+"""The custodian of a client's data: it answers broadcasts, each round once, and trusts nobody.
+
+A site alone can read its records, its ledger and its key. Whoever asks gets a signed reply or a
+refusal with one of a few fixed codes. Everything is checked before anything is paid. A round is
+debited for one broadcast and answered with the same bytes for ever, through crashes: the reply is
+stored in the ledger's own transaction before it leaves.
+
+Formal guarantee: whatever is asked, and whenever the process is killed, all answers together are
+(ε, δ)-private for the ledger's budget, adjacency and unit, as long as the ledger and the file with
+its newest head are not both replaced by older copies.
+"""
+
+import logging
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from filelock import FileLock, Timeout
+
+from pacdp.errors import BudgetExceededError, InputError, LedgerError, StaleLedgerError
+from pacdp.federation import Broadcast, Client, LocalModel, Reply
+from pacdp.privacy import Ledger, RoundRequest, SQLiteLedger
+from pacdp.site.checks import check_broadcast
+from pacdp.site.codec import Code, CodecFactory, WireError, frame_digest, plan_digest
+from pacdp.site.head_file import HeadFile
+from pacdp.site.keys import load_signer, make_verifier
+from pacdp.site.plans import find_client, read_accepted_plan
+from pacdp.site.records import read_records
+from pacdp.site.refusal_counts import RefusalCounts
+from pacdp.site.round_ledger import RoundLedger
+from pacdp.site.settings import SiteSettings
+from pacdp.site.timing import measure_interval
+
+_log = logging.getLogger(__name__)
+
+
+class Site:
+    """A client with its records, ledger and key, ready to answer. Use it as a context manager.
+
+    Its noise comes from the operating system; nothing can seed it.
+    """
+
+    def __init__(self, settings: SiteSettings, make_codec: CodecFactory) -> None:
+        self.settings = settings
+        self._lock = _lock(settings.ledger)
+        try:
+            self._open(make_codec)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _open(self, make_codec: CodecFactory) -> None:
+        settings = self.settings
+        self.plan = read_accepted_plan(settings)
+        self.digest = plan_digest(self.plan)
+        self.number = find_client(self.plan, settings.client)
+        self._sign = load_signer(settings.key)
+        self._verify = make_verifier(settings.coordinator)
+        self._head_file = HeadFile(settings.head)
+        self.stale = False
+        try:
+            self.ledger = SQLiteLedger(settings.ledger, head=self._head_file.read())
+        except StaleLedgerError as error:
+            # An older copy: what was spent since is unknown, so all of it counts as spent.
+            _log.error("%s; every request is refused", error)
+            self.ledger = SQLiteLedger(settings.ledger)
+            self.stale = True
+        self._local_model = LocalModel(self.plan)
+        self._codec = make_codec(self._local_model)
+        self._records = read_records(settings.data, self.plan)
+        # Refuses records, units, levels or a ledger that do not fit the plan.
+        self._make_client(self.ledger, checked=False)
+        if not self.stale:
+            self._head_file.write(self.ledger.head)
+        # Also makes the model warm.
+        measured = measure_interval(self._local_model, self.number, self._records)
+        self.interval = settings.interval or measured
+        if self.interval < measured:
+            _log.warning(
+                "interval = %g: is less than %g s, four times what an answer takes; the time of "
+                "answers may tell something",
+                *(self.interval, measured),
+            )
+        self.refusals = RefusalCounts.beside(settings.ledger)
+
+    @property
+    def largest_request(self) -> int:
+        """The most bytes of a request; more are refused unread."""
+        return self._codec.largest_broadcast
+
+    def answer(self, frame: bytes) -> bytes:
+        """Return the signed reply to a broadcast, or a signed refusal. Never raises."""
+        number: int | None = None
+        try:
+            broadcast = self._codec.decode_broadcast(frame, client=self.number, verify=self._verify)
+            check_broadcast(broadcast, self._local_model, self.number)
+            number = broadcast.round
+            return self._answer(broadcast, frame_digest(frame))
+        except WireError as error:
+            return self.refuse(error.code, number)
+        except BudgetExceededError as error:
+            _log.warning("round %s: %s", number, error)
+            return self.refuse(Code.BUDGET, number)
+        except StaleLedgerError as error:
+            _log.error("%s; every request is refused", error)
+            self.stale = True
+            return self.refuse(Code.BUDGET, number)
+        except Exception as error:
+            # Such as a full disk. What went wrong is for the owner alone.
+            _log.error("round %s: %s: %s", number, type(error).__name__, error)
+            return self.refuse(Code.BUSY, number)
+
+    def refuse(self, code: Code, number: int | None = None) -> bytes:
+        """Return a signed refusal."""
+        self.refusals.add(code)
+        return self._codec.encode_refusal(code, client=self.number, round=number, sign=self._sign)
+
+    def _answer(self, broadcast: Broadcast, asked: str) -> bytes:
+        if self.stale:
+            raise WireError(Code.BUDGET)
+        request = RoundRequest(self.plan.run, broadcast.round, asked)
+        known = self.ledger.find_round(request.run, request.round)
+        if known is not None and known.request != request:
+            raise WireError(Code.ANSWERED)
+        if known is not None and known.reply is not None:
+            content = self.ledger.read_reply(request)
+            if content is None:
+                raise WireError(Code.LOST)
+        else:
+            content = self.ledger.store_reply(request, self._compute(broadcast, request))
+        # Before anything leaves, because only what is known there cannot be undone by a backup.
+        self._head_file.write(self.ledger.head)
+        return content
+
+    def _compute(self, broadcast: Broadcast, request: RoundRequest) -> bytes:
+        """Debit the round if it is not debited yet, train, and return what is sent."""
+        try:
+            reply = self._make_client(RoundLedger(self.ledger, request)).answer(broadcast)
+            return self._encode(reply, broadcast, request)
+        except Exception as error:
+            if self.ledger.find_round(request.run, request.round) is None:
+                raise
+            # Whether it fails may depend on the records, for instance where weights are so large
+            # that an update overflows. Each attempt has its own noise, and only one is paid for: so
+            # this refusal is the answer to the round, for ever.
+            _log.error("round %s: %s: %s", request.round, type(error).__name__, error)
+            return self.refuse(Code.LOST, request.round)
+
+    def _encode(self, reply: Reply, broadcast: Broadcast, request: RoundRequest) -> bytes:
+        paid = self.ledger.find_round(request.run, request.round)
+        if paid is None or paid.request != request:
+            raise LedgerError(f"{self.ledger.path}: round {request.round} is not debited")
+        return self._codec.encode_reply(
+            reply, broadcast=broadcast, asked=request.broadcast, head=paid.head, sign=self._sign
+        )
+
+    def _make_client(self, ledger: Ledger, *, checked: bool = True) -> Client:
+        return Client(
+            *(self.number, self.plan, self._records),
+            ledger=ledger,
+            local_model=self._local_model,
+            checked=checked,
+        )
+
+    def close(self) -> None:
+        """Give up the exclusive use of the ledger."""
+        self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _lock(ledger: Path) -> FileLock:
+    """Take the exclusive use of a ledger, which ends with the process at the latest."""
+    path = ledger.resolve()
+    lock = FileLock(path.with_name(f".{path.name}.lock"), mode=0o600)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise InputError(f"{ledger}: another site process uses this ledger") from None
+    return lock

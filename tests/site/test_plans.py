@@ -1,0 +1,313 @@
+"""Plans at a site: accepted by hash, made again from their settings, with allowed plug-ins only."""
+
+import hashlib
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from pacdp.data import load_dataset, partition_records
+from pacdp.data.records import Records
+from pacdp.errors import DataError, InputError, PacdpError
+from pacdp.federation import Plan, Population
+from pacdp.federation.verification import population_of, verify_plan
+from pacdp.site import Site, SiteSettings
+from pacdp.site.codec import plan_digest
+from pacdp.site.settings import record_acceptance
+from tests.site.codec import JsonCodec, refusal_code
+from tests.site.trial import heart_plan, make_trial
+
+LEVELS = {"levels": [0.1, 1.0]}
+
+
+def with_budgets(**changes):
+    """A plan for records with budgets of their own, and the first client's records."""
+    data = load_dataset("heart")
+    partition = partition_records(data, "natural")
+    budgets = [np.where(np.arange(size) % 4, 0.1, 1.0) for size in partition.sizes]
+    counts = {
+        name: {0.1: int((own == 0.1).sum()), 1.0: int((own == 1.0).sum())}
+        for name, own in zip(partition.clients, budgets, strict=True)
+    }
+    population = Population(
+        sizes=partition.sizes_by_client, shape=data.shape, task=data.task, budgets=counts
+    )
+    plan = heart_plan(method="fixed", population=population, records=LEVELS, **changes)
+    first = partition.client_records(data)[0]
+    records = Records(features=first.features, labels=first.labels, budgets=budgets[0])
+    return plan, partition.clients[0], records
+
+
+PLANS = {
+    "fixed": heart_plan,
+    "uniform sampling": lambda: heart_plan(
+        training={"clients_per_round": 2, "sampling": "uniform", "batch": 16}
+    ),
+    "adaptive": lambda: heart_plan(method="aqc", adjacency="replace-one"),
+    "levels of clients": lambda: heart_plan(epsilon={"levels": [0.1, 1.0], "shares": [0.5, 0.5]}),
+    "levels of records": lambda: with_budgets()[0],
+    "drawn levels": lambda: heart_plan(records=LEVELS | {"shares": [0.7, 0.3]}),
+    "per release": lambda: heart_plan(scope="per-release"),
+    "sampled": lambda: heart_plan(method="rpdp-fl", rounds=2, epsilon=(0.5, 1.0, 1.0, 1.0)),
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_honest_plans_are_made_again(tmp_path, name):
+    plan = PLANS[name]()
+    plan.save(tmp_path / "plan.json")
+    verify_plan(Plan.load(tmp_path / "plan.json"))
+
+
+def test_units_are_part_of_the_population():
+    data = load_dataset("heart")
+    sizes = partition_records(data, "natural").sizes_by_client
+    population = Population(
+        sizes=sizes,
+        shape=data.shape,
+        task=data.task,
+        unit="patient",
+        units={name: size // 2 for name, size in sizes.items()},
+    )
+    plan = heart_plan(population=population)
+    verify_plan(plan)
+    assert population_of(plan) == population
+
+
+def forge(plan, change):
+    content = json.loads(plan.model_dump_json())
+    change(content)
+    return Plan.model_validate_json(json.dumps(content))
+
+
+def change_client(**changes):
+    return lambda content: content["clients"][0].update(changes)
+
+
+def scale_noise(factor):
+    def change(content):
+        for client in content["clients"]:
+            for charge in client["charges"]:
+                charge["noise_multiplier"] *= factor
+
+    return change
+
+
+def change_charge(**changes):
+    return lambda content: content["clients"][0]["charges"][0].update(changes)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        scale_noise(0.99),
+        scale_noise(1 - 1e-6),
+        scale_noise(2.0),
+        change_charge(sensitivity=0.5),
+        change_charge(each=2),
+        change_charge(sampling_rate=0.5),
+        change_charge(levels=[[0.5, 1.0]]),
+        change_client(divisor=1.0),
+        change_client(epsilon=2.0),
+        change_client(budget=2.0),
+        change_client(participations=60),
+        change_client(steps=7),
+        change_client(batches=2),
+        change_client(units=100),
+        lambda content: content["privacy"].update(delta=1e-2),
+        lambda content: content["privacy"].update(adjacency="replace-one"),
+        lambda content: content["training"].update(rounds=60),
+    ],
+)
+def test_forged_plans_are_refused(change):
+    plan = heart_plan()
+    with pytest.raises(PacdpError):
+        verify_plan(forge(plan, change))
+
+
+def test_forged_levels_are_refused():
+    plan, *_ = with_budgets()
+    verify_plan(plan)
+    for change in (
+        change_charge(levels=[[1.0, 1.0], [1.0, 1.0]]),
+        lambda content: content["clients"][0]["levels"][0].update(budget=1.0),
+        lambda content: content["clients"][0].update(levels=[]),
+        lambda content: content["privacy"]["records"].update(levels=[0.5, 1.0]),
+    ):
+        with pytest.raises(PacdpError):
+            verify_plan(forge(plan, change))
+
+
+def test_rounding_of_another_machine_is_accepted():
+    verify_plan(forge(heart_plan(), scale_noise(1 + 1e-13)))
+
+
+def test_a_site_answers_for_records_with_budgets(tmp_path):
+    plan, name, records = with_budgets()
+    trial = make_trial(tmp_path, plan, client=name, records=records)
+    with Site(trial.settings, JsonCodec) as site:
+        for number in range(plan.rounds):
+            assert refusal_code(site.answer(trial.broadcast(number))) is None
+    spent = [state.realised.epsilon for state in trial.ledger.filter.by_level]
+    assert spent == pytest.approx([0.1, 1.0], rel=1e-6)
+
+
+def test_records_with_other_budgets_are_refused(tmp_path):
+    plan, name, records = with_budgets()
+    budgets = np.roll(records.budgets, 1)
+    budgets[0] = 1.0
+    other = Records(features=records.features, labels=records.labels, budgets=budgets)
+    trial = make_trial(tmp_path, plan, client=name, records=other)
+    with pytest.raises(InputError, match="not as planned"):
+        Site(trial.settings, JsonCodec)
+
+
+def test_only_the_accepted_plan_is_used(tmp_path):
+    trial = make_trial(tmp_path, accepted=False)
+    with pytest.raises(InputError, match="is not accepted yet"):
+        Site(trial.settings, JsonCodec)
+    record_acceptance(trial.toml, plan_digest(trial.plan))
+    Site(trial.settings, JsonCodec).close()
+    heart_plan(rounds=3).save(trial.settings.plan)
+    with pytest.raises(InputError, match="is not the plan that was accepted"):
+        Site(trial.settings, JsonCodec)
+
+
+def test_methods_without_a_guarantee_are_refused(tmp_path):
+    trial = make_trial(tmp_path)
+    heart_plan(method="fedavg").save(trial.settings.plan)
+    with pytest.raises(InputError, match="has no guarantee"):
+        Site(trial.settings, JsonCodec)
+
+
+def test_records_of_another_number_are_refused(tmp_path):
+    data = load_dataset("heart")
+    records = partition_records(data, "natural").client_records(data)[0]
+    trial = make_trial(tmp_path, records=records.take(np.arange(50)))
+    with pytest.raises(InputError, match="has 50 records, but is planned"):
+        Site(trial.settings, JsonCodec)
+
+
+def test_a_client_that_is_not_planned_is_refused(tmp_path):
+    trial = make_trial(tmp_path)
+    trial.toml.write_text(trial.toml.read_text().replace("'cleveland'", "'nowhere'"))
+    with pytest.raises(InputError, match="is not in the plan"):
+        Site(trial.settings, JsonCodec)
+
+
+# --- plug-ins -------------------------------------------------------------------------------
+
+PLUGIN = """
+from pathlib import Path
+from torch import nn
+Path({mark!r}).touch()
+def make(shape, outputs):
+    return nn.Sequential(nn.Linear(shape[0], outputs))
+"""
+
+
+@pytest.fixture
+def plugin(tmp_path, monkeypatch):
+    path = tmp_path / "site_test_plugin.py"
+    path.write_text(PLUGIN.format(mark=str(tmp_path / "imported")))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield path
+    sys.modules.pop("site_test_plugin", None)
+
+
+def plugin_trial(folder, modules):
+    trial = make_trial(folder)
+    content = json.loads(trial.settings.plan.read_text())
+    content["model"]["name"] = "site_test_plugin:make"
+    trial.settings.plan.write_text(json.dumps(content))
+    accepted = plan_digest(Plan.model_validate_json(json.dumps(content)))
+    record_acceptance(trial.toml, accepted)
+    with trial.toml.open("a") as stream:
+        stream.write("[modules]\n" + "".join(f"{n} = '{h}'\n" for n, h in modules.items()))
+    return trial
+
+
+def test_allowed_plug_ins_are_used(tmp_path, plugin):
+    digest = hashlib.sha256(plugin.read_bytes()).hexdigest()
+    trial = plugin_trial(tmp_path, {"site_test_plugin": digest})
+    Site(trial.settings, JsonCodec).close()
+    assert (tmp_path / "imported").exists()
+
+
+@pytest.mark.parametrize("modules", [{}, {"site_test_plugin": "0" * 64}])
+def test_other_plug_ins_are_refused_and_not_imported(tmp_path, plugin, modules):
+    trial = plugin_trial(tmp_path, modules)
+    with pytest.raises(InputError, match=r"does not allow|another SHA-256"):
+        Site(trial.settings, JsonCodec)
+    assert not (tmp_path / "imported").exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"method": "subprocess:Popen"},
+        {"model": {"name": "subprocess:call", "settings": {}, "seed": None}},
+        {"representation": {"name": "gradients", "public": "subprocess:call"}},
+    ],
+)
+def test_modules_that_happen_to_be_imported_are_no_plug_ins(tmp_path, change):
+    trial = make_trial(tmp_path)
+    content = json.loads(trial.settings.plan.read_text()) | change
+    trial.settings.plan.write_text(json.dumps(content))
+    with pytest.raises(InputError, match="does not allow"):
+        Site(trial.settings, JsonCodec)
+
+
+# --- site.toml ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("seed = 1", "is no setting"),
+        ("noise = 'seeded'", "is no setting"),
+        ("interval = 0", "interval"),
+        ("interval = '1'", "interval"),
+        ("peers = ['root']", "peers"),
+        ("coordinator = 'abc'", "coordinator"),
+        ("nonsense", "is not a TOML file"),
+    ],
+)
+def test_settings_are_checked(tmp_path, line, message):
+    trial = make_trial(tmp_path)
+    key = line.partition(" = ")[0]
+    kept = [each for each in trial.toml.read_text().splitlines() if not each.startswith(key)]
+    trial.toml.write_text("\n".join([*kept, line]))
+    with pytest.raises(InputError, match=message) as refusal:
+        SiteSettings.load(trial.toml)
+    assert "\n" not in str(refusal.value)
+
+
+def test_acceptance_keeps_the_rest_of_the_file(tmp_path):
+    path = tmp_path / "site.toml"
+    for before in (
+        "# ours\nclient = 'a'\n[modules]\naccepted = 'x'\n",
+        f"accepted = '{'1' * 64}' # old\nclient = 'a'\n",
+    ):
+        path.write_text(before)
+        record_acceptance(path, "2" * 64)
+        after = path.read_text()
+        assert f'accepted = "{"2" * 64}"' in after
+        assert "client = 'a'" in after
+        record_acceptance(path, "2" * 64)
+        assert path.read_text() == after
+
+
+def test_keys_that_others_can_read_are_refused(tmp_path):
+    trial = make_trial(tmp_path)
+    trial.settings.key.chmod(0o640)
+    with pytest.raises(InputError, match="others can read it"):
+        Site(trial.settings, JsonCodec)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    trial = make_trial(tmp_path)
+    trial.settings.data.unlink()
+    with pytest.raises(DataError, match=r"records\.npz: cannot be read"):
+        Site(trial.settings, JsonCodec)

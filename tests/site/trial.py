@@ -1,0 +1,180 @@
+"""A site of one hospital in a temporary folder, and its coordinator."""
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pacdp.data import load_dataset, partition_records
+from pacdp.federation import LocalModel, Population, Recipe, Server, Training, make_plan
+from pacdp.federation.configuration import Privacy
+from pacdp.federation.wire import Kind, Wire, frame_digest, frame_kind
+from pacdp.methods import build_method
+from pacdp.privacy import SQLiteLedger
+from pacdp.site import SiteSettings
+from pacdp.site.codec import plan_digest
+from pacdp.site.keys import create_key, load_signer, make_verifier, read_public_key
+from tests.cli.command import COMMAND
+from tests.site.codec import JsonCodec, refusal_code
+
+ROUNDS = 6
+
+
+def heart_plan(*, method="fixed", rounds=ROUNDS, settings=None, population=None, **changes):
+    data = load_dataset("heart")
+    partition = partition_records(data, "natural")
+    training = {"rounds": rounds, "local_epochs": 1} | changes.pop("training", {})
+    recipe = Recipe(training=Training(**training), privacy=Privacy(**{"epsilon": 1.0} | changes))
+    population = population or Population.of(data, partition)
+    return make_plan(recipe, build_method(method, settings), population, 0)
+
+
+@dataclass
+class Trial:
+    folder: Path
+    plan: object
+
+    @property
+    def toml(self):
+        return self.folder / "site.toml"
+
+    @property
+    def settings(self):
+        return SiteSettings.load(self.toml)
+
+    @property
+    def ledger(self):
+        return SQLiteLedger(self.folder / "a.ledger")
+
+    @property
+    def verify(self):
+        """How the coordinator verifies what the site has signed."""
+        return make_verifier(read_public_key(self.folder / "site.key"))
+
+    def sign(self, message):
+        return load_signer(self.folder / "coordinator.key")(message)
+
+    def broadcast(self, number, *, by=None, state=None, model=None, factor=1.0, **changes):
+        """A signed broadcast of a round; ``factor`` makes it another one."""
+        local_model = LocalModel(self.plan)
+        sent = Server(self.plan, local_model.state()).broadcast(0)
+        tensors = {name: value * factor for name, value in sent.model.items()}
+        message = type(sent)(
+            number,
+            tensors if model is None else model,
+            sent.shared_state if state is None else state,
+        )
+        codec = JsonCodec(local_model)
+        return codec.encode_broadcast(message, sign=by or self.sign, **changes)
+
+    def wire_broadcast(self, number, *, factor=1.0, model=None):
+        """A signed broadcast in the package's own format."""
+        local_model = LocalModel(self.plan)
+        sent = Server(self.plan, local_model.state()).broadcast(number)
+        tensors = model or {name: value * factor for name, value in sent.model.items()}
+        message = type(sent)(number, tensors, sent.shared_state)
+        return Wire.for_model(local_model).encode_broadcast(message, sign=self.sign)
+
+    def wire_read(self, answer, frame):
+        """The answer to a broadcast, verified as the coordinator does; a code for a refusal."""
+        wire, number = Wire.for_model(LocalModel(self.plan)), self.number
+        if frame_kind(answer) is Kind.REFUSAL:
+            return refusal_code(answer)
+        message = wire.decode_broadcast(
+            frame, client=number, verify=make_verifier(self.settings.coordinator)
+        )
+        return wire.decode_reply(
+            *(answer,),
+            client=number,
+            broadcast=message,
+            asked=frame_digest(frame),
+            verify=self.verify,
+        )
+
+    @property
+    def number(self):
+        return [client.name for client in self.plan.clients].index(self.settings.client)
+
+    def read(self, frame):
+        return JsonCodec(LocalModel(self.plan)).decode_reply(frame, verify=self.verify)
+
+
+def make_trial(folder, plan=None, *, client="cleveland", accepted=True, records=None, **changes):
+    """Write everything that a site needs into a folder."""
+    plan = plan or heart_plan()
+    number = [each.name for each in plan.clients].index(client)
+    if records is None:
+        data = load_dataset("heart")
+        records = partition_records(data, "natural").client_records(data)[number]
+    arrays = {"features": records.features, "labels": records.labels}
+    if records.units is not None:
+        arrays["units"] = records.units
+    if records.budgets is not None:
+        arrays["budgets"] = records.budgets
+    np.savez(folder / "records.npz", **arrays)
+    SQLiteLedger.create(
+        folder / "a.ledger",
+        client=client,
+        budget=plan.budget(number),
+        levels=plan.level_budgets(number),
+    )
+    plan.save(folder / "plan.json")
+    create_key(folder / "site.key")
+    other = folder / "other"
+    other.mkdir()
+    (other / "head").write_text(SQLiteLedger(folder / "a.ledger").head)
+    values = {
+        "client": client,
+        "data": "records.npz",
+        "ledger": "a.ledger",
+        "plan": "plan.json",
+        "coordinator": create_key(folder / "coordinator.key"),
+        "key": "site.key",
+        "socket": "site.sock",
+        "head": "other/head",
+        "interval": 0.05,
+    } | ({"accepted": plan_digest(plan)} if accepted else {})
+    lines = [f"{name} = {value!r}\n" for name, value in (values | changes).items()]
+    (folder / "site.toml").write_text("".join(lines))
+    return Trial(folder, plan)
+
+
+@contextmanager
+def serving(trial, *options, ready=True):
+    """A site process at its socket."""
+    script = Path(__file__).with_name("serve.py")
+    command = [sys.executable, script, trial.toml, *map(str, options)]
+    with _running(command, ready=ready) as process:
+        yield process
+
+
+@contextmanager
+def serving_installed(trial):
+    """The site process of the installed command."""
+    with _running([COMMAND, "site", "serve", "--settings", trial.toml]) as process:
+        yield process
+
+
+@contextmanager
+def _running(command, *, ready=True):
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ,
+    ) as process:
+        try:
+            if ready:
+                line = process.stdout.readline()
+                assert line, process.stderr.read()
+            yield process
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+                process.wait(60)
