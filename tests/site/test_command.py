@@ -13,8 +13,9 @@ import torch
 
 from pacdp.federation import LocalModel, Server
 from pacdp.federation.wire import Code
-from pacdp.site import Site, SiteSettings, ask
+from pacdp.site import Site, SiteSettings
 from pacdp.site.codec import make_codec, plan_digest
+from pacdp.sockets import ask
 from tests.cli.command import COMMAND, as_json, refused, run
 from tests.site.test_answer import Killed, kill
 from tests.site.test_plans import with_budgets

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pacdp.site import ask
-from pacdp.site.server import LENGTH
+from pacdp.sockets import LENGTH, ask
 from tests.site.codec import refusal_code
 from tests.site.test_answer import refusals
 from tests.site.trial import ROUNDS, heart_plan, make_trial, serving

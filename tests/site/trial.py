@@ -14,11 +14,11 @@ from pacdp.data import load_dataset, partition_records
 from pacdp.federation import LocalModel, Population, Recipe, Server, Training, make_plan
 from pacdp.federation.configuration import Privacy
 from pacdp.federation.wire import Kind, Wire, frame_digest, frame_kind
+from pacdp.keys import create_key, load_signer, make_verifier, read_public_key
 from pacdp.methods import build_method
 from pacdp.privacy import SQLiteLedger
 from pacdp.site import SiteSettings
 from pacdp.site.codec import plan_digest
-from pacdp.site.keys import create_key, load_signer, make_verifier, read_public_key
 from tests.cli.command import COMMAND
 from tests.site.codec import JsonCodec, refusal_code
 

@@ -75,7 +75,7 @@ def status(settings: SettingsPath = DEFAULT_SETTINGS, as_json: options.Json = Fa
 @app.command()
 def key(path: Annotated[Path, Argument(metavar="FILE", help="The new file of the key.")]) -> None:
     """Create a key to sign with, and print its public key."""
-    from pacdp.site.keys import create_key
+    from pacdp.keys import create_key
 
     typer.echo(create_key(path))
 

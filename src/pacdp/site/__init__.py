@@ -3,8 +3,8 @@
 It knows nothing of the transport that carries bytes between the server and its socket.
 """
 
-from pacdp.site.server import ask, serve
+from pacdp.site.server import serve
 from pacdp.site.settings import SiteSettings
 from pacdp.site.site import Site
 
-__all__ = ["Site", "SiteSettings", "ask", "serve"]
+__all__ = ["Site", "SiteSettings", "serve"]

@@ -11,13 +11,12 @@ from pacdp.federation import LocalModel
 from pacdp.federation.messages import Broadcast, Reply
 from pacdp.federation.wire import (
     Code,
-    Sign,
-    Verify,
     Wire,
     WireError,
     frame_digest,
     plan_digest,
 )
+from pacdp.keys import Sign, Verify
 
 __all__ = [
     "Code",

@@ -19,11 +19,11 @@ from filelock import FileLock, Timeout
 
 from pacdp.errors import BudgetExceededError, InputError, LedgerError, StaleLedgerError
 from pacdp.federation import Broadcast, Client, LocalModel, Reply
+from pacdp.keys import load_signer, make_verifier
 from pacdp.privacy import Ledger, RoundRequest, SQLiteLedger
 from pacdp.site.checks import check_broadcast
 from pacdp.site.codec import Code, CodecFactory, WireError, frame_digest, plan_digest
 from pacdp.site.head_file import HeadFile
-from pacdp.site.keys import load_signer, make_verifier
 from pacdp.site.plans import find_client, read_accepted_plan
 from pacdp.site.records import read_records
 from pacdp.site.refusal_counts import RefusalCounts

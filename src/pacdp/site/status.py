@@ -1,6 +1,5 @@
 """The state of a site for its owner: budget, spent, rounds and refusals."""
 
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from pacdp.site.head_file import HeadFile
 from pacdp.site.plans import find_client, read_plan
 from pacdp.site.refusal_counts import RefusalCounts
 from pacdp.site.settings import SiteSettings
+from pacdp.sockets import is_listening
 
 
 def read_status(settings: SiteSettings) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def read_status(settings: SiteSettings) -> dict[str, Any]:
     state = ledger.filter
     return {
         "client": settings.client,
-        "running": _is_running(settings.socket),
+        "running": is_listening(settings.socket),
         "plan": _describe_plan(settings, ledger),
         "budget": state.budget.to_dict(),
         "spent": state.realised.to_dict(),
@@ -71,15 +71,3 @@ def _compare_head(path: Path, ledger: SQLiteLedger) -> str:
     except InputError:
         return "missing"
     return "known" if head in {entry.hash for entry in ledger.entries} else "stale"
-
-
-def _is_running(path: Path) -> bool | None:
-    """Whether a process listens at the socket; None if this user may not know."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        try:
-            connection.connect(str(path))
-        except PermissionError:
-            return None
-        except OSError:
-            return False
-    return True

@@ -16,8 +16,6 @@ from pacdp.federation.wire.frames import (
     Code,
     Frame,
     Kind,
-    Sign,
-    Verify,
     WireError,
     canonical_json,
     frame_kind,
@@ -38,6 +36,7 @@ from pacdp.federation.wire.tensors import (
     largest_steps,
     largest_weights,
 )
+from pacdp.keys import Sign, Verify
 
 LARGEST_REPLY_HEADER = 320
 """The most bytes of a reply's header, which usually needs 210 to 240."""

@@ -14,21 +14,17 @@ signature          64 bytes (Ed25519), over everything before it
 import hashlib
 import json
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import Any
 
 from pacdp.errors import InputError, PacdpError
 from pacdp.federation.plan import Plan
+from pacdp.keys import Sign, Verify
 
 MAGIC, VERSION, SIGNATURE_BYTES = b"PACDP", 1, 64
 _START = struct.Struct(">5sBBI")
-
-Sign = Callable[[bytes], bytes]
-"""Returns the signature of a message."""
-Verify = Callable[[bytes, bytes], bool]
-"""Whether a signature (the first argument) is that of a message (the second)."""
 
 
 class Kind(IntEnum):

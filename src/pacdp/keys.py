@@ -1,7 +1,8 @@
-"""Keys: a site signs what it sends, and believes only what the coordinator has signed."""
+"""Ed25519 keys, with which sites and the coordinator of a federation sign what they send."""
 
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -9,8 +10,11 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from pacdp.errors import InputError
-from pacdp.site.codec import Sign, Verify
 
+Sign = Callable[[bytes], bytes]
+"""Returns the signature of a message."""
+Verify = Callable[[bytes, bytes], bool]
+"""Whether a signature (the first argument) is that of a message (the second)."""
 _ALLOWED = "must be an unencrypted Ed25519 private key in PEM, such as pacdp site key writes"
 
 
@@ -48,18 +52,18 @@ def read_public_key(path: Path) -> str:
     return _load(path).public_key().public_bytes_raw().hex()
 
 
-def make_verifier(public: str) -> Verify:
+def make_verifier(public: str, *, where: str = "coordinator") -> Verify:
     """Return how signatures of a public key, in hexadecimal digits, are verified.
 
-    >>> make_verifier("00")
+    >>> make_verifier("00", where="sites.north")
     Traceback (most recent call last):
     ...
-    pacdp.errors.InputError: coordinator: must be a public key of 64 hexadecimal digits
+    pacdp.errors.InputError: sites.north: must be a public key of 64 hexadecimal digits
     """
     try:
         key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(public))
     except ValueError:
-        raise InputError("coordinator: must be a public key of 64 hexadecimal digits") from None
+        raise InputError(f"{where}: must be a public key of 64 hexadecimal digits") from None
 
     def verify(signature: bytes, message: bytes) -> bool:
         try:
