@@ -52,7 +52,7 @@ def serve(settings: SettingsPath = DEFAULT_SETTINGS) -> None:
     from pacdp.site.codec import make_codec
 
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
-    with Site(SiteSettings.load(settings), make_codec) as site:
+    with Site(SiteSettings.load_toml(settings), make_codec) as site:
         ready = (
             f"{site.settings.client}: answers at {site.settings.socket}, every {site.interval:g} s"
         )
@@ -65,7 +65,7 @@ def status(settings: SettingsPath = DEFAULT_SETTINGS, as_json: options.Json = Fa
     from pacdp.site import SiteSettings
     from pacdp.site.status import read_status
 
-    state = read_status(SiteSettings.load(settings))
+    state = read_status(SiteSettings.load_toml(settings))
     if as_json:
         print_json(state)
     else:

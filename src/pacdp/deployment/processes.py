@@ -38,7 +38,7 @@ class ProcessIdentity(Settings):
         return self.started != "" and _read_start(self.pid) == self.started
 
     def send_signal(self, number: int) -> None:
-        """Send a signal to the process and to those of its group, if it is still this one."""
+        """Send a signal to the process, and to its group if it leads a session, if it still runs."""
         try:
             # While this is open, the number belongs to the process.
             descriptor = os.pidfd_open(self.pid)
@@ -47,7 +47,7 @@ class ProcessIdentity(Settings):
         try:
             if self.is_alive():
                 with contextlib.suppress(ProcessLookupError, PermissionError):
-                    if os.getpgid(self.pid) == self.pid:
+                    if os.getsid(self.pid) == self.pid:
                         os.killpg(self.pid, number)
                     else:
                         signal.pidfd_send_signal(descriptor, number)

@@ -55,6 +55,8 @@ class RunResult(Settings):
     clients: tuple[ClientResult, ...]
     accuracy_by_level: Mapping[float, Real] = Field({}, exclude_if=lambda levels: not levels)
     """The accuracy on test records of each budget level, where they have budgets of their own."""
+    uploads: Mapping[str, int] = Field({}, exclude_if=lambda uploads: not uploads)
+    """The number of answers and their bytes, measured where they travelled as bytes."""
 
     plan: Plan = Field(exclude=True, repr=False)
     history: tuple[RoundResult, ...] = Field(exclude=True, repr=False)
@@ -67,18 +69,39 @@ class RunResult(Settings):
 
     @classmethod
     def of(cls, prepared: PreparedRun, result: Result, *, profile: str | None = None) -> Self:
-        """Describe a run that has just ended."""
+        """Describe a simulated run that has just ended."""
+        return cls.describe(
+            result,
+            experiment=prepared.experiment.name,
+            profile=profile,
+            before=prepared.before,
+            test_counts=_test_counts(prepared),
+        )
+
+    @classmethod
+    def describe(
+        cls,
+        result: Result,
+        *,
+        experiment: str,
+        profile: str | None = None,
+        before: Mapping[str, float] | None = None,
+        test_counts: Sequence[int] | None = None,
+        uploads: Mapping[str, int] | None = None,
+    ) -> Self:
+        """Describe a run; ``test_counts`` are the records behind each client's accuracy."""
         plan, clients = result.plan, tuple(result.clients())
         budgets = [client.epsilon_budget for client in clients]
-        levels = accuracy_by_budget(result.accuracies, budgets, _test_counts(prepared))
+        counts = [client.records for client in clients] if test_counts is None else test_counts
+        levels = accuracy_by_budget(result.accuracies, budgets, counts)
         return cls(
-            experiment=prepared.experiment.name,
+            experiment=experiment,
             method=plan.method,
             seed=plan.seed,
             profile=profile,
             accuracy=result.metrics.get("accuracy"),
             metrics=result.metrics,
-            before_private_data=prepared.before,
+            before_private_data=before,
             chance=result.chance,
             rounds=plan.rounds,
             seconds=result.seconds,
@@ -93,6 +116,7 @@ class RunResult(Settings):
             plan=plan,
             history=tuple(result.history),
             weights=result.model,
+            uploads=uploads or {},
         )
 
     def __eq__(self, other: object) -> bool:

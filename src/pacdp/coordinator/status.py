@@ -1,0 +1,49 @@
+"""The state of a run for its operator, read from the log."""
+
+from collections import Counter
+from typing import Any
+
+from pacdp.coordinator.log import RunLog
+from pacdp.coordinator.settings import CoordinatorSettings
+from pacdp.federation import Plan
+from pacdp.federation.wire import plan_digest
+from pacdp.sockets import is_listening
+
+
+def read_status(settings: CoordinatorSettings) -> dict[str, Any]:
+    """Return the state as plain values; it disturbs a running coordinator in no way."""
+    plan = Plan.load(settings.plan)
+    state: dict[str, Any] = {
+        "run": plan.run,
+        "plan": plan_digest(plan),
+        "running": is_listening(settings.socket),
+        "state": "not started",
+        "rounds": plan.rounds,
+        "closed": 0,
+        "failure": None,
+        "sites": {client.name: _describe_answers(Counter()) for client in plan.clients},
+        "uploads": {"answers": 0, "bytes": 0},
+        "history": [],
+    }
+    if not settings.log.exists():
+        return state
+    log = RunLog(settings.log, run=plan.run, digest=plan_digest(plan))
+    closed, failure, answers = log.count_closed(), log.failure, log.count_answers()
+    return state | {
+        "state": "ended" if closed == plan.rounds else "failed" if failure else "open",
+        "closed": closed,
+        "failure": failure,
+        "sites": {
+            client.name: _describe_answers(answers.get(number, Counter()))
+            for number, client in enumerate(plan.clients)
+        },
+        "uploads": log.count_uploads(),
+        "history": [row.to_json() for row in log.results()],
+    }
+
+
+def _describe_answers(counts: Counter[str]) -> dict[str, Any]:
+    return {
+        "replies": counts[""],
+        "refusals": {code: count for code, count in sorted(counts.items()) if code},
+    }
