@@ -25,6 +25,14 @@ from pacdp.errors import InputError
 from pacdp.experiments import Experiment, PreparedRun
 from pacdp.experiments.prepare import read_data
 from pacdp.federation import Plan
+from pacdp.flower.bundle import write_app
+from pacdp.flower.certificates import (
+    create_authority,
+    create_node_key,
+    create_secret,
+    issue_server_certificate,
+)
+from pacdp.flower.commands import write_home
 from pacdp.keys import create_key
 from pacdp.privacy import SQLiteLedger
 from pacdp.progress import Progress, ignore_progress
@@ -78,7 +86,7 @@ def create_federation(
     settings = settings.model_copy(update={"run": prepared.plan.run})
     beside = Path(tempfile.mkdtemp(prefix=f".{final.path.name}.", dir=final.path.parent))
     try:
-        _write(FederationFolder(beside), settings, prepared, dataset, request.interval)
+        _write(FederationFolder(beside), final, settings, prepared, dataset, request.interval)
         beside.rename(final.path)
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
@@ -113,6 +121,7 @@ def _make_settings(request: FederationRequest, sites: Sequence[str]) -> Federati
 
 def _write(
     folder: FederationFolder,
+    final: FederationFolder,
     settings: FederationSettings,
     prepared: PreparedRun,
     dataset: Dataset,
@@ -134,6 +143,7 @@ def _write(
             interval=interval,
         )
     _write_coordinator(folder, settings, prepared, dataset.test, keys)
+    _write_flower(folder, final, settings)
     write_units(folder.path / "systemd", settings)
     write_container_files(folder.path / "containers", settings)
 
@@ -200,6 +210,35 @@ def _write_coordinator(
         "sites": keys,
     }
     folder.coordinator_settings.write_text(write_toml(values), encoding="utf-8")
+
+
+def _write_flower(
+    folder: FederationFolder, final: FederationFolder, settings: FederationSettings
+) -> None:
+    """Write certificates, keys and the app; paths in them are those of the finished folder."""
+    superlink, authority_key = folder.flower / "superlink", folder.flower / "ca.key"
+    _make_folder(superlink)
+    authority = superlink / "ca.crt"
+    create_authority(authority, authority_key)
+    issue_server_certificate(
+        superlink / "server.crt",
+        superlink / "server.key",
+        authority=authority,
+        authority_key=authority_key,
+        hosts=[settings.host],
+    )
+    create_secret(superlink / "superexec.secret")
+    _make_folder(folder.flower / "nodes")
+    for name in settings.sites:
+        node = folder.node(name)
+        _make_folder(node)
+        create_node_key(node / "node.key")
+        create_secret(node / "superexec.secret")
+        shutil.copyfile(authority, node / "ca.crt")
+    write_app(folder.flower / "app")
+    home = folder.flower / "home"
+    _make_folder(home)
+    write_home(home, authority=final.authority, address=f"127.0.0.1:{settings.port}")
 
 
 def _make_folder(path: Path) -> None:

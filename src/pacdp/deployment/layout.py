@@ -3,15 +3,14 @@
 import json
 import os
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from pacdp.config import Count, Real, Settings, Whole, explain_validation_error
+from pacdp.config import Count, Real, Settings, Whole
 from pacdp.errors import InputError
 
 # The kernel's limit for the path of a Unix socket, without the final zero.
@@ -65,6 +64,14 @@ class FederationFolder:
         return self.path / "flower"
 
     @property
+    def authority(self) -> Path:
+        return self.flower / "superlink" / "ca.crt"
+
+    def node(self, name: str) -> Path:
+        """Return the folder of a site's SuperNode."""
+        return self.flower / "nodes" / name
+
+    @property
     def logs(self) -> Path:
         return self.path / "logs"
 
@@ -90,21 +97,11 @@ class FederationFolder:
 
     def load_settings(self) -> FederationSettings:
         """Read ``federation.toml``; what is wrong is an InputError in one line."""
-        path = self.settings_file
-        try:
-            content = tomllib.loads(path.read_text(encoding="utf-8"))
-        except OSError:
+        if not self.settings_file.is_file():
             raise InputError(
                 f"{self.path}: is no folder of a federation; pacdp federation init makes one"
-            ) from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise InputError(f"{path}: is not a TOML file ({error})") from None
-        try:
-            return FederationSettings.model_validate(content)
-        except ValidationError as error:
-            raise InputError(
-                f"{path}: {explain_validation_error(error, FederationSettings)}"
-            ) from None
+            )
+        return FederationSettings.load_toml(self.settings_file)
 
 
 def require_site_names(names: Sequence[str]) -> None:

@@ -38,7 +38,7 @@ class ProcessIdentity(Settings):
         return self.started != "" and _read_start(self.pid) == self.started
 
     def send_signal(self, number: int) -> None:
-        """Send a signal to the process, and to its group if it leads a session, if it still runs."""
+        """Send a signal to the process if it still runs; to its group if it leads a session."""
         try:
             # While this is open, the number belongs to the process.
             descriptor = os.pidfd_open(self.pid)

@@ -4,8 +4,12 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from pacdp.deployment.layout import FederationFolder, FederationSettings
+
+if TYPE_CHECKING:
+    from pacdp.deployment.supervisor import Supervisor
 
 
 @dataclass(frozen=True)
@@ -46,13 +50,23 @@ def pacdp_roles(folder: FederationFolder, settings: FederationSettings) -> list[
     return [*sites, coordinator]
 
 
-def direct_roles(folder: FederationFolder, settings: FederationSettings) -> list[Role]:
-    """Return the relay of a trial without Flower."""
-    sites = [f"{name}={folder.site_socket(name)}" for name in settings.sites]
-    relay = "pacdp.deployment.direct_relay"
-    return [
-        Role("relay", [sys.executable, "-m", relay, str(folder.coordinator_socket), *sites])
-    ]
+class DirectTransport:
+    """A relay on this machine, without Flower."""
+
+    def __init__(
+        self, folder: FederationFolder, settings: FederationSettings, supervisor: "Supervisor"
+    ) -> None:
+        self._folder, self._settings, self._supervisor = folder, settings, supervisor
+
+    def start(self) -> None:
+        """Start the relay."""
+        sites = [f"{name}={self._folder.site_socket(name)}" for name in self._settings.sites]
+        program = [sys.executable, "-m", "pacdp.deployment.direct_relay"]
+        arguments = [*program, str(self._folder.coordinator_socket), *sites]
+        self._supervisor.start([Role("relay", arguments)])
+
+    def look_after(self) -> None:
+        """Do nothing: the supervisor looks after the relay."""
 
 
 def _pacdp(*arguments: str) -> list[str]:

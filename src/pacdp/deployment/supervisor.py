@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 
 from pacdp.deployment.layout import FederationFolder
@@ -142,7 +143,7 @@ class Supervisor:
                 time.sleep(0.05)
             known = [process for process in known if process.returncode is None]
 
-    def _log_file(self, role: Role) -> "os.PathLike[str]":
+    def _log_file(self, role: Role) -> Path:
         return self.folder.logs / f"{role.name.replace(' ', '-')}.log"
 
     def _read_last_line(self, role: Role) -> str:

@@ -143,6 +143,11 @@ def run_command(environment: Path, *, home: Path, app: Path, coordinator: Path) 
     )
 
 
+def list_command(environment: Path, *, home: Path) -> Command:
+    """Return how the runs of the SuperLink are listed, with their states, as JSON."""
+    return _command(environment, home, "flwr", "list", _CONNECTION, "--format", "json")
+
+
 def _command(environment: Path, home: Path, program: str, *arguments: object) -> Command:
     programs = environment / "bin"
     return Command(
