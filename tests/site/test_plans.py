@@ -75,10 +75,12 @@ def test_units_are_part_of_the_population():
     assert population_of(plan) == population
 
 
-def forge(plan, change):
+def verify_changed(folder, plan, change):
+    """Read and verify a plan that was changed after it was made, as a site does."""
     content = json.loads(plan.model_dump_json())
     change(content)
-    return Plan.model_validate_json(json.dumps(content))
+    (folder / "changed.json").write_text(json.dumps(content))
+    verify_plan(Plan.load(folder / "changed.json"))
 
 
 def change_client(**changes):
@@ -120,13 +122,13 @@ def change_charge(**changes):
         lambda content: content["training"].update(rounds=60),
     ],
 )
-def test_forged_plans_are_refused(change):
+def test_forged_plans_are_refused(tmp_path, change):
     plan = heart_plan()
     with pytest.raises(PacdpError):
-        verify_plan(forge(plan, change))
+        verify_changed(tmp_path, plan, change)
 
 
-def test_forged_levels_are_refused():
+def test_forged_levels_are_refused(tmp_path):
     plan, *_ = with_budgets()
     verify_plan(plan)
     for change in (
@@ -136,11 +138,11 @@ def test_forged_levels_are_refused():
         lambda content: content["privacy"]["records"].update(levels=[0.5, 1.0]),
     ):
         with pytest.raises(PacdpError):
-            verify_plan(forge(plan, change))
+            verify_changed(tmp_path, plan, change)
 
 
-def test_rounding_of_another_machine_is_accepted():
-    verify_plan(forge(heart_plan(), scale_noise(1 + 1e-13)))
+def test_rounding_of_another_machine_is_accepted(tmp_path):
+    verify_changed(tmp_path, heart_plan(), scale_noise(1 + 1e-13))
 
 
 def test_a_site_answers_for_records_with_budgets(tmp_path):
