@@ -408,6 +408,7 @@ def test_headers_in_any_other_form_are_refused(text):
         ({"round": -1}, Code.ROUND),
         ({"round": 10**40}, Code.ROUND),
         ({"state": {}}, Code.STATE),
+        ({"state": {"bounds": [1.0] * 4, "more": 1.0}}, Code.STATE),
         ({"state": {"bounds": []}}, Code.STATE),
         ({"state": {"bounds": [-1.0] * 4}}, Code.STATE),
         ({"state": {"bounds": [10**400] * 4}}, Code.STATE),

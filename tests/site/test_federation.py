@@ -7,7 +7,6 @@ from pacdp.federation import LocalModel, Server, run_rounds
 from pacdp.federation.messages import Refusal
 from pacdp.federation.wire import ReceivedReply, Wire, frame_digest
 from pacdp.site import Site
-from pacdp.site.codec import make_codec
 from tests.site.trial import ROUNDS, heart_plan, make_trial
 
 
@@ -52,7 +51,7 @@ def test_four_hospitals_train_over_bytes(tmp_path, method, upload):
         trials.append(make_trial(folder, plan, client=client.name))
     # One hospital has spent some of its budget elsewhere.
     trials[0].ledger.reserve(*plan.planned_releases(0), run="another")
-    sites = [Site(trial.settings, make_codec) for trial in trials]
+    sites = [Site(trial.settings) for trial in trials]
     try:
         server = Server(plan, LocalModel(plan).state())
         transport = SiteTransport(trials, sites)

@@ -12,11 +12,10 @@ from pacdp.data.records import Records
 from pacdp.errors import DataError, InputError, PacdpError
 from pacdp.federation import Plan, Population
 from pacdp.federation.verification import population_of, verify_plan
+from pacdp.federation.wire import plan_digest
 from pacdp.site import Site, SiteSettings
-from pacdp.site.codec import plan_digest
 from pacdp.site.settings import record_acceptance
-from tests.site.codec import JsonCodec, refusal_code
-from tests.site.trial import heart_plan, make_trial
+from tests.site.trial import heart_plan, make_trial, refusal_code
 
 LEVELS = {"levels": [0.1, 1.0]}
 
@@ -148,7 +147,7 @@ def test_rounding_of_another_machine_is_accepted(tmp_path):
 def test_a_site_answers_for_records_with_budgets(tmp_path):
     plan, name, records = with_budgets()
     trial = make_trial(tmp_path, plan, client=name, records=records)
-    with Site(trial.settings, JsonCodec) as site:
+    with Site(trial.settings) as site:
         for number in range(plan.rounds):
             assert refusal_code(site.answer(trial.broadcast(number))) is None
     spent = [state.realised.epsilon for state in trial.ledger.filter.by_level]
@@ -162,25 +161,25 @@ def test_records_with_other_budgets_are_refused(tmp_path):
     other = Records(features=records.features, labels=records.labels, budgets=budgets)
     trial = make_trial(tmp_path, plan, client=name, records=other)
     with pytest.raises(InputError, match="not as planned"):
-        Site(trial.settings, JsonCodec)
+        Site(trial.settings)
 
 
 def test_only_the_accepted_plan_is_used(tmp_path):
     trial = make_trial(tmp_path, accepted=False)
     with pytest.raises(InputError, match="is not accepted yet"):
-        Site(trial.settings, JsonCodec)
+        Site(trial.settings)
     record_acceptance(trial.toml, plan_digest(trial.plan))
-    Site(trial.settings, JsonCodec).close()
+    Site(trial.settings).close()
     heart_plan(rounds=3).save(trial.settings.plan)
     with pytest.raises(InputError, match="is not the plan that was accepted"):
-        Site(trial.settings, JsonCodec)
+        Site(trial.settings)
 
 
 def test_methods_without_a_guarantee_are_refused(tmp_path):
     trial = make_trial(tmp_path)
     heart_plan(method="fedavg").save(trial.settings.plan)
     with pytest.raises(InputError, match="has no guarantee"):
-        Site(trial.settings, JsonCodec)
+        Site(trial.settings)
 
 
 def test_records_of_another_number_are_refused(tmp_path):
@@ -188,14 +187,14 @@ def test_records_of_another_number_are_refused(tmp_path):
     records = partition_records(data, "natural").client_records(data)[0]
     trial = make_trial(tmp_path, records=records.take(np.arange(50)))
     with pytest.raises(InputError, match="has 50 records, but is planned"):
-        Site(trial.settings, JsonCodec)
+        Site(trial.settings)
 
 
 def test_a_client_that_is_not_planned_is_refused(tmp_path):
     trial = make_trial(tmp_path)
     trial.toml.write_text(trial.toml.read_text().replace("'cleveland'", "'nowhere'"))
     with pytest.raises(InputError, match="is not in the plan"):
-        Site(trial.settings, JsonCodec)
+        Site(trial.settings)
 
 
 # --- plug-ins -------------------------------------------------------------------------------
@@ -233,7 +232,7 @@ def plugin_trial(folder, modules):
 def test_allowed_plug_ins_are_used(tmp_path, plugin):
     digest = hashlib.sha256(plugin.read_bytes()).hexdigest()
     trial = plugin_trial(tmp_path, {"site_test_plugin": digest})
-    Site(trial.settings, JsonCodec).close()
+    Site(trial.settings).close()
     assert (tmp_path / "imported").exists()
 
 
@@ -241,7 +240,7 @@ def test_allowed_plug_ins_are_used(tmp_path, plugin):
 def test_other_plug_ins_are_refused_and_not_imported(tmp_path, plugin, modules):
     trial = plugin_trial(tmp_path, modules)
     with pytest.raises(InputError, match=r"does not allow|another SHA-256"):
-        Site(trial.settings, JsonCodec)
+        Site(trial.settings)
     assert not (tmp_path / "imported").exists()
 
 
@@ -258,7 +257,7 @@ def test_modules_that_happen_to_be_imported_are_no_plug_ins(tmp_path, change):
     content = json.loads(trial.settings.plan.read_text()) | change
     trial.settings.plan.write_text(json.dumps(content))
     with pytest.raises(InputError, match="does not allow"):
-        Site(trial.settings, JsonCodec)
+        Site(trial.settings)
 
 
 # --- site.toml ------------------------------------------------------------------------------
@@ -305,11 +304,11 @@ def test_keys_that_others_can_read_are_refused(tmp_path):
     trial = make_trial(tmp_path)
     trial.settings.key.chmod(0o640)
     with pytest.raises(InputError, match="others can read it"):
-        Site(trial.settings, JsonCodec)
+        Site(trial.settings)
 
 
 def test_a_missing_file_is_named(tmp_path):
     trial = make_trial(tmp_path)
     trial.settings.data.unlink()
     with pytest.raises(DataError, match=r"records\.npz: cannot be read"):
-        Site(trial.settings, JsonCodec)
+        Site(trial.settings)

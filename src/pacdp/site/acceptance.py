@@ -6,9 +6,9 @@ from pathlib import Path
 from pacdp.errors import InputError
 from pacdp.federation import Plan
 from pacdp.federation.client import require_ledger
+from pacdp.federation.wire import plan_digest
 from pacdp.privacy import SQLiteLedger
 from pacdp.site.agreement import describe_agreement
-from pacdp.site.codec import plan_digest
 from pacdp.site.head_file import HeadFile
 from pacdp.site.plans import find_client, read_plan
 from pacdp.site.settings import SiteSettings, record_acceptance

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from pacdp.errors import BudgetExceededError
 from pacdp.federation import LocalModel, Plan
+from pacdp.federation.wire import plan_digest
 from pacdp.formatting import format_count
 from pacdp.privacy import Filter, Release
-from pacdp.site.codec import plan_digest
 
 _NEIGHBOURS = {
     "zero-out": "one {unit} of yours, present or replaced by an empty one (zero-out)",

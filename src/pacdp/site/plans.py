@@ -12,8 +12,8 @@ from typing import Any
 from pacdp.errors import DataError, InputError
 from pacdp.federation import Plan
 from pacdp.federation.verification import verify_plan
+from pacdp.federation.wire import plan_digest
 from pacdp.plugins import is_path
-from pacdp.site.codec import plan_digest
 from pacdp.site.settings import SiteSettings
 
 

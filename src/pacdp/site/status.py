@@ -4,9 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from pacdp.errors import InputError
-from pacdp.federation.wire import Kind, frame_kind
+from pacdp.federation.wire import Kind, frame_kind, plan_digest
 from pacdp.privacy import RoundRecord, SQLiteLedger
-from pacdp.site.codec import plan_digest
 from pacdp.site.head_file import HeadFile
 from pacdp.site.plans import find_client, read_plan
 from pacdp.site.refusal_counts import RefusalCounts

@@ -167,8 +167,11 @@ class Wire:
             raise WireError(Code.ROUND)
         if client not in self.plan.participants(number):
             raise WireError(Code.PARTICIPANT)
+        method = self.plan.algorithm
+        if set(header["state"]) != set(method.initial_state(len(self.plan.clients))):
+            raise WireError(Code.STATE)
         try:
-            self.plan.algorithm.check_state(header["state"], client)
+            method.check_state(header["state"], client)
         except Exception:
             # Whatever a method does when its state is not what it expects.
             raise WireError(Code.STATE) from None
