@@ -1,11 +1,14 @@
 """Frozen settings, and one-line messages for invalid ones."""
 
+import tomllib
 from collections.abc import Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import Annotated, Any, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError
 
+from pacdp.errors import InputError
 from pacdp.validation import suggest
 
 # Strict: neither true nor "0.1" is a number.
@@ -27,6 +30,26 @@ class Settings(BaseModel):
                 if isinstance(value, cached_property):
                     copied.__dict__.pop(name, None)
         return copied
+
+    @classmethod
+    def load_toml(cls, path: Path) -> Self:
+        """Read a TOML file, in which paths are relative to its folder.
+
+        What is wrong with it is an InputError in one line.
+        """
+        try:
+            content = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise InputError(f"{path}: is not a TOML file ({error})") from None
+        try:
+            settings = cls.model_validate(content)
+        except ValidationError as error:
+            raise InputError(f"{path}: {explain_validation_error(error, cls)}") from None
+        folder = path.absolute().parent
+        paths = {name: value for name, value in settings if isinstance(value, Path)}
+        return settings.model_copy(update={name: folder / value for name, value in paths.items()})
 
 
 def explain_validation_error(

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from pacdp.errors import InputError
 
 
@@ -26,3 +28,17 @@ def require_new_file(path: Path) -> Path:
     if not path.parent.is_dir():
         raise InputError(f"{path}: its folder does not exist")
     return path
+
+
+def lock_exclusively(path: Path, message: str) -> FileLock:
+    """Take the exclusive use of a file, which ends with the process at the latest.
+
+    If another process has it, an InputError says the message.
+    """
+    path = path.resolve()
+    lock = FileLock(path.with_name(f".{path.name}.lock"), mode=0o600)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise InputError(f"{path}: {message}") from None
+    return lock

@@ -42,7 +42,7 @@ def main():
     logging.basicConfig(level=logging.CRITICAL)
     MortalSite.moment = sys.argv[2] if len(sys.argv) > 2 else ""
     try:
-        with MortalSite(SiteSettings.load(Path(sys.argv[1]))) as site:
+        with MortalSite(SiteSettings.load_toml(Path(sys.argv[1]))) as site:
             serve(site, on_ready=lambda: print("ready", flush=True))  # noqa: T201
     except PacdpError as error:
         sys.exit(str(error))

@@ -23,12 +23,13 @@ from pacdp.federation import (
     make_plan,
 )
 from pacdp.federation.client import simulated_noise
+from pacdp.federation.record_files import read_records
 from pacdp.federation.wire import frame_digest
 from pacdp.keys import create_key, load_signer
 from pacdp.methods import build_method
 from pacdp.privacy import RoundRequest
 from pacdp.site import Site
-from pacdp.site.records import make_synthetic_records, read_records
+from pacdp.site.records import make_synthetic_records
 from pacdp.site.round_ledger import RoundLedger
 from pacdp.site.timing import measure_interval
 from pacdp.tasks import Classification

@@ -41,7 +41,7 @@ def test_accept_says_what_is_agreed_to_and_records_it(tmp_path):
         *("the server sees", "nobody sees", plan_digest(trial.plan)),
     ):
         assert phrase in text
-    assert SiteSettings.load(trial.toml).accepted == plan_digest(trial.plan)
+    assert SiteSettings.load_toml(trial.toml).accepted == plan_digest(trial.plan)
     assert trial.toml.read_text().endswith(before)
     Site(trial.settings).close()
 
@@ -63,7 +63,7 @@ def test_accept_asks_at_a_terminal(tmp_path, answer):
                 pass
         code = process.wait(60)
     os.close(terminal)
-    accepted = SiteSettings.load(trial.toml).accepted
+    accepted = SiteSettings.load_toml(trial.toml).accepted
     assert (code, accepted) == ((0, plan_digest(trial.plan)) if answer == "y" else (1, None))
 
 
@@ -88,7 +88,7 @@ def test_accept_refuses_what_the_site_could_not_serve(tmp_path):
     assert "no guarantee" in refused("site", "accept", tmp_path / "fedavg.json", *settings)
     heart_plan(delta=1e-3).save(tmp_path / "delta.json")
     assert "its ledger has delta" in refused("site", "accept", tmp_path / "delta.json", *settings)
-    assert SiteSettings.load(trial.toml).accepted is None
+    assert SiteSettings.load_toml(trial.toml).accepted is None
 
 
 def test_accept_writes_the_first_head_and_never_another(tmp_path):

@@ -281,7 +281,7 @@ def test_settings_are_checked(tmp_path, line, message):
     kept = [each for each in trial.toml.read_text().splitlines() if not each.startswith(key)]
     trial.toml.write_text("\n".join([*kept, line]))
     with pytest.raises(InputError, match=message) as refusal:
-        SiteSettings.load(trial.toml)
+        SiteSettings.load_toml(trial.toml)
     assert "\n" not in str(refusal.value)
 
 

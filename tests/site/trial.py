@@ -50,7 +50,7 @@ class Trial:
 
     @property
     def settings(self):
-        return SiteSettings.load(self.toml)
+        return SiteSettings.load_toml(self.toml)
 
     @property
     def ledger(self):

@@ -51,7 +51,7 @@ def serve(settings: SettingsPath = DEFAULT_SETTINGS) -> None:
     from pacdp.site import serve as serve_site
 
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
-    with Site(SiteSettings.load(settings)) as site:
+    with Site(SiteSettings.load_toml(settings)) as site:
         ready = (
             f"{site.settings.client}: answers at {site.settings.socket}, every {site.interval:g} s"
         )
@@ -64,7 +64,7 @@ def status(settings: SettingsPath = DEFAULT_SETTINGS, as_json: options.Json = Fa
     from pacdp.site import SiteSettings
     from pacdp.site.status import read_status
 
-    state = read_status(SiteSettings.load(settings))
+    state = read_status(SiteSettings.load_toml(settings))
     if as_json:
         print_json(state)
     else:

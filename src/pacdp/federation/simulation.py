@@ -4,12 +4,9 @@ The clients are those of a real federation, except that their noise is seeded an
 kept in memory. Clients with a durable ledger use the operating system's noise instead.
 """
 
-import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from numpy.typing import NDArray
 from torch import nn
 
 from pacdp.data import Dataset, Partition
@@ -17,7 +14,8 @@ from pacdp.errors import BudgetExceededError, InputError
 from pacdp.federation.checkpoint import Checkpoint, CheckpointState
 from pacdp.federation.client import freeze_sampled, require_ledger, simulated_noise
 from pacdp.federation.engines.base import choose_engine
-from pacdp.federation.evaluation import accuracy_by_client, accuracy_by_level, predict
+from pacdp.federation.evaluation import accuracy_by_client, accuracy_by_level
+from pacdp.federation.history import History
 from pacdp.federation.local_model import LocalModel, Tensors
 from pacdp.federation.plan import Plan
 from pacdp.federation.results import Result, RoundResult
@@ -80,7 +78,7 @@ def simulate(
     first_model = local_model.state() if initial is None else initial
     # No client has the number -1.
     server = Server(plan, first_model, noise=simulated_noise(plan.seed, -1))
-    history = _History(server, local_model, dataset, ledgers, evaluate_every=evaluate_every)
+    history = History(server, local_model, dataset.test, ledgers, evaluate_every=evaluate_every)
     callbacks: list[Callback] = [history]
     if checkpoint is not None:
         saver = _CheckpointSaver(checkpoint, server, history, engine=chosen_engine.name)
@@ -118,69 +116,11 @@ def simulate(
     )
 
 
-class _History:
-    """Collects the results of rounds, and evaluates the model."""
-
-    def __init__(
-        self,
-        server: Server,
-        local_model: LocalModel,
-        dataset: Dataset,
-        ledgers: Sequence[Ledger | None],
-        *,
-        evaluate_every: int,
-    ) -> None:
-        self._server, self._local_model = server, local_model
-        self._inputs = dataset.test.inputs(local_model.device)
-        self._labels = dataset.test.labels
-        self._every = evaluate_every
-        self._predicted: NDArray[Any] | None = None
-        self.ledgers = ledgers
-        self.rows: list[RoundResult] = []
-        self.refused: Counter[int] = Counter()
-        self.failed: Counter[int] = Counter()
-        self.started = time.perf_counter()
-
-    @property
-    def seconds(self) -> float:
-        """Duration of the run so far."""
-        return time.perf_counter() - self.started
-
-    def after_round(self, outcome: RoundOutcome) -> None:
-        """Add the result of a round, and count refusals and failures."""
-        plan = self._server.plan
-        self.refused.update(outcome.refused)
-        self.failed.update(outcome.failed)
-        seconds, metrics, self._predicted = self.seconds, {}, None
-        if (outcome.round + 1) % self._every == 0 or outcome.round + 1 == plan.rounds:
-            metrics = plan.task.quick_metrics(self.predict(), self._labels)
-        self.rows.append(
-            RoundResult(
-                round=outcome.round + 1,
-                asked=len(outcome.asked),
-                answered=len(outcome.answered),
-                epsilon_spent=_largest_epsilon(self.ledgers),
-                adjacency=plan.privacy.adjacency,
-                seconds=seconds,
-                clipping_bound=outcome.clipping_bound,
-                metrics=metrics,
-            )
-        )
-
-    def predict(self) -> NDArray[Any]:
-        """Predict the test records with the present model."""
-        if self._predicted is None:
-            self._local_model.load(self._server.model)
-            task = self._server.plan.task
-            self._predicted = predict(self._local_model.model, self._inputs, task)
-        return self._predicted
-
-
 class _CheckpointSaver:
     """Saves the whole state after each round, and resumes a run from it."""
 
     def __init__(
-        self, checkpoint: Checkpoint, server: Server, history: _History, *, engine: str
+        self, checkpoint: Checkpoint, server: Server, history: History, *, engine: str
     ) -> None:
         self._checkpoint, self._server, self._history = checkpoint, server, history
         self._engine = engine
@@ -219,7 +159,7 @@ class _CheckpointSaver:
 class _Reporter:
     """Passes the result of each round on to a function."""
 
-    def __init__(self, history: _History, on_round: Observer) -> None:
+    def __init__(self, history: History, on_round: Observer) -> None:
         self._history, self._on_round = history, on_round
 
     def after_round(self, outcome: RoundOutcome) -> None:
@@ -246,14 +186,3 @@ def _restore_ledgers(
             freeze_sampled(plan, number, ledger, plan.planned_releases(number))
             again = [Release(**values) for values in releases]
             ledger.reserve(*again, run=plan.run, label=plan.label)
-
-
-def _largest_epsilon(ledgers: Sequence[Ledger | None]) -> float | None:
-    """Return the largest ε that any client has been charged so far."""
-    states = [ledger.filter for ledger in ledgers if ledger is not None]
-    # A sampled plan is charged as a whole when it is frozen: at most its budget.
-    frozen = [state.budget.epsilon for state in states if state.frozen]
-    # All have the same δ, so the largest μ has the largest ε, and one conversion is enough.
-    others = [state for state in states if not state.frozen]
-    largest = sorted(others, key=lambda state: state.mu_charged)[-1:]
-    return max([*frozen, *(state.realised.epsilon for state in largest)], default=None)

@@ -45,7 +45,7 @@ class Proposal:
 
 def propose_plan(path: Path, toml: Path) -> Proposal:
     """Read a plan that somebody has sent, and refuse it unless this site could serve it."""
-    settings = SiteSettings.load(toml)
+    settings = SiteSettings.load_toml(toml)
     plan = read_plan(path, settings)
     head = HeadFile(settings.head).read() if settings.head.exists() else None
     if head is None and not settings.head.parent.is_dir():

@@ -1,31 +1,9 @@
-"""The client's own records at a site, and synthetic ones in their place."""
-
-from pathlib import Path
+"""Synthetic records in the place of a client's own, to measure how long an answer takes."""
 
 import numpy as np
 
-from pacdp.data.records import Dataset, Provenance, Records
-from pacdp.data.user_folder import read_client_file
-from pacdp.features import extract_features
+from pacdp.data.records import Records
 from pacdp.federation import Plan
-
-
-def read_records(path: Path, plan: Plan) -> Records:
-    """Read the client's file, with the features on which the plan's model is trained."""
-    records = read_client_file(path, task=plan.task, unit=plan.unit)
-    if plan.representation is None:
-        return records
-    dataset = Dataset(
-        name=plan.data,
-        clients=(path.stem,),
-        train=records,
-        # A data set needs test records; a site has none, and uses none.
-        test=records.take(np.arange(1)),
-        task=plan.task,
-        unit=plan.unit,
-        provenance=Provenance(source="the site's own records", licence="private"),
-    )
-    return extract_features(dataset, plan.representation).train
 
 
 def make_synthetic_records(plan: Plan, client: int, like: Records) -> Records:

@@ -5,9 +5,9 @@ import tomllib
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from pacdp.config import Real, Settings, Whole, explain_validation_error
+from pacdp.config import Real, Settings, Whole
 from pacdp.errors import InputError
 from pacdp.storage import write_atomically
 
@@ -43,25 +43,6 @@ class SiteSettings(Settings):
     peers: tuple[Whole, ...] = Field(
         (), description="Numbers of the users that may use the socket, besides the site's own."
     )
-
-    @classmethod
-    def load(cls, path: Path) -> "SiteSettings":
-        """Read the file; what is wrong is an InputError in one line."""
-        try:
-            content = tomllib.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise InputError(f"{path}: is not a TOML file ({error})") from None
-        try:
-            settings = cls.model_validate(content)
-        except ValidationError as error:
-            raise InputError(f"{path}: {explain_validation_error(error, cls)}") from None
-        names = ("data", "ledger", "plan", "key", "socket", "head")
-        folder = path.absolute().parent
-        return settings.model_copy(
-            update={name: folder / getattr(settings, name) for name in names}
-        )
 
 
 def record_acceptance(path: Path, digest: str) -> None:

@@ -11,24 +11,22 @@ its newest head are not both replaced by older copies.
 """
 
 import logging
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from filelock import FileLock, Timeout
-
-from pacdp.errors import BudgetExceededError, InputError, LedgerError, StaleLedgerError
+from pacdp.errors import BudgetExceededError, LedgerError, StaleLedgerError
 from pacdp.federation import Broadcast, Client, LocalModel, Reply
+from pacdp.federation.record_files import read_records
 from pacdp.federation.wire import Code, Wire, WireError, frame_digest
 from pacdp.keys import load_signer, make_verifier
 from pacdp.privacy import Ledger, RoundRequest, SQLiteLedger
 from pacdp.site.head_file import HeadFile
 from pacdp.site.plans import find_client, read_accepted_plan
-from pacdp.site.records import read_records
 from pacdp.site.refusal_counts import RefusalCounts
 from pacdp.site.round_ledger import RoundLedger
 from pacdp.site.settings import SiteSettings
 from pacdp.site.timing import measure_interval
+from pacdp.storage import lock_exclusively
 
 _log = logging.getLogger(__name__)
 
@@ -41,7 +39,7 @@ class Site:
 
     def __init__(self, settings: SiteSettings) -> None:
         self.settings = settings
-        self._lock = _lock(settings.ledger)
+        self._lock = lock_exclusively(settings.ledger, "another site process uses this ledger")
         try:
             self._open()
         except BaseException:
@@ -173,14 +171,3 @@ class Site:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _lock(ledger: Path) -> FileLock:
-    """Take the exclusive use of a ledger, which ends with the process at the latest."""
-    path = ledger.resolve()
-    lock = FileLock(path.with_name(f".{path.name}.lock"), mode=0o600)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise InputError(f"{ledger}: another site process uses this ledger") from None
-    return lock
