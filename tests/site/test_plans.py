@@ -13,6 +13,7 @@ from pacdp.errors import DataError, InputError, PacdpError
 from pacdp.federation import Plan, Population
 from pacdp.federation.verification import population_of, verify_plan
 from pacdp.federation.wire import plan_digest
+from pacdp.plugins import hash_module, import_pinned
 from pacdp.site import Site, SiteSettings
 from pacdp.site.settings import record_acceptance
 from tests.site.trial import heart_plan, make_trial, refusal_code
@@ -222,7 +223,7 @@ def plugin_trial(folder, modules):
     content = json.loads(trial.settings.plan.read_text())
     content["model"]["name"] = "site_test_plugin:make"
     trial.settings.plan.write_text(json.dumps(content))
-    accepted = plan_digest(Plan.model_validate_json(json.dumps(content)))
+    accepted = plan_digest(Plan.model_validate_json(json.dumps(content)), modules)
     record_acceptance(trial.toml, accepted)
     with trial.toml.open("a") as stream:
         stream.write("[modules]\n" + "".join(f"{n} = '{h}'\n" for n, h in modules.items()))
@@ -242,6 +243,32 @@ def test_other_plug_ins_are_refused_and_not_imported(tmp_path, plugin, modules):
     with pytest.raises(InputError, match=r"does not allow|another SHA-256"):
         Site(trial.settings)
     assert not (tmp_path / "imported").exists()
+
+
+def test_code_that_has_changed_is_another_agreement(tmp_path, plugin):
+    digest = hashlib.sha256(plugin.read_bytes()).hexdigest()
+    trial = plugin_trial(tmp_path, {"site_test_plugin": digest})
+    plugin.write_text(plugin.read_text() + "# harmless\n")
+    changed = hashlib.sha256(plugin.read_bytes()).hexdigest()
+    trial.toml.write_text(trial.toml.read_text().replace(digest, changed))
+    # The owner allows the new file, but has accepted the plan with the old one.
+    with pytest.raises(InputError, match="its plug-ins or pacdp's version are others"):
+        Site(trial.settings)
+
+
+def test_no_code_runs_before_all_files_were_compared(tmp_path, plugin):
+    package = tmp_path / "site_test_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("import site_test_plugin, site_test_package.inner\n")
+    (package / "inner.py").write_text("")
+    pinned = {name: hash_module(name) for name in ("site_test_package", "site_test_package.inner")}
+    for wrong in ({"site_test_plugin": "0" * 64}, {"site_test_package.inner": "0" * 64}):
+        with pytest.raises(InputError, match="another SHA-256"):
+            import_pinned(pinned | wrong)
+        assert "site_test_package" not in sys.modules
+    assert not (tmp_path / "imported").exists()
+    with pytest.raises(InputError, match="its package site_test_package must be listed"):
+        import_pinned({"site_test_package.inner": pinned["site_test_package.inner"]})
 
 
 @pytest.mark.parametrize(

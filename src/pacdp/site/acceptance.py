@@ -27,7 +27,7 @@ class Proposal:
     @property
     def digest(self) -> str:
         """The hash that is recorded if the owner accepts."""
-        return plan_digest(self.plan)
+        return plan_digest(self.plan, self.settings.modules)
 
     def describe(self) -> dict[str, str]:
         """Return what is agreed to, by topic, in plain words."""

@@ -24,7 +24,7 @@ def describe_agreement(
     planned = plan.planned_guarantee(client)
     weights = LocalModel(plan).coordinates
     rows = {
-        "plan": f"{plan.run}, SHA-256 {plan_digest(plan)}",
+        "plan": f"{plan.run}, with plug-ins and version SHA-256 {plan_digest(plan, modules)}",
         "you are": f"{own.name}, one of {format_count(len(plan.clients), 'client')}, with "
         + format_count(own.records, "record")
         + ("" if unit == "record" else f" of {format_count(own.units, unit)}"),

@@ -62,7 +62,7 @@ class Site:
             self.ledger = SQLiteLedger(settings.ledger)
             self.stale = True
         self._local_model = LocalModel(self.plan)
-        self._wire = Wire.for_model(self._local_model)
+        self._wire = Wire.for_model(self._local_model, modules=settings.modules)
         self._records = read_records(settings.data, self.plan)
         # Refuses records, units, levels or a ledger that do not fit the plan.
         self._make_client(self.ledger, checked=False)

@@ -44,10 +44,11 @@ def _describe_plan(settings: SiteSettings, ledger: SQLiteLedger) -> dict[str, An
         return {"accepted": False, "error": " ".join(str(error).split())}
     rounds = {key[1]: record for key, record in ledger.rounds.items() if key[0] == plan.run}
     answered = sorted(n for n, record in rounds.items() if record.reply is not None)
+    digest = plan_digest(plan, settings.modules)
     return {
-        "accepted": plan_digest(plan) == settings.accepted,
+        "accepted": digest == settings.accepted,
         "run": plan.run,
-        "hash": plan_digest(plan),
+        "hash": digest,
         "rounds": plan.rounds,
         "participations": plan.clients[number].participations,
         "answered": len(answered),
