@@ -155,35 +155,39 @@ def make_trial(folder, plan=None, *, client="cleveland", accepted=True, records=
 
 @contextmanager
 def serving(trial, *options, ready=True):
-    """A site process at its socket."""
+    """A site process at its socket, which may be told to kill itself."""
     script = Path(__file__).with_name("serve.py")
-    command = [sys.executable, script, trial.toml, *map(str, options)]
-    with _running(command, ready=ready) as process:
+    with starting(script, trial.toml, *options) as process:
+        if ready:
+            wait_until_ready(process)
         yield process
 
 
 @contextmanager
 def serving_installed(trial):
     """The site process of the installed command."""
-    with _running([COMMAND, "site", "serve", "--settings", trial.toml]) as process:
+    with starting(COMMAND, "site", "serve", "--settings", trial.toml) as process:
+        wait_until_ready(process)
         yield process
 
 
 @contextmanager
-def _running(command, *, ready=True):
+def starting(program, *arguments):
+    """A process of a Python program, which is ended with SIGTERM if it has not ended before."""
     with subprocess.Popen(
-        command,
+        [sys.executable, program, *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env=os.environ,
     ) as process:
         try:
-            if ready:
-                line = process.stdout.readline()
-                assert line, process.stderr.read()
             yield process
         finally:
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
                 process.wait(60)
+
+
+def wait_until_ready(process):
+    assert process.stdout.readline(), process.stderr.read()
