@@ -49,10 +49,9 @@ def serve(settings: SettingsPath = DEFAULT_SETTINGS) -> None:
     """Answer the server at the socket, until SIGTERM."""
     from pacdp.site import Site, SiteSettings
     from pacdp.site import serve as serve_site
-    from pacdp.site.codec import make_codec
 
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
-    with Site(SiteSettings.load_toml(settings), make_codec) as site:
+    with Site(SiteSettings.load_toml(settings)) as site:
         ready = (
             f"{site.settings.client}: answers at {site.settings.socket}, every {site.interval:g} s"
         )

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from pacdp.errors import BudgetExceededError
 from pacdp.federation import LocalModel, Plan
+from pacdp.federation.wire import plan_digest
 from pacdp.formatting import format_count
 from pacdp.privacy import Filter, Release
-from pacdp.site.codec import plan_digest
 
 _NEIGHBOURS = {
     "zero-out": "one {unit} of yours, present or replaced by an empty one (zero-out)",
@@ -24,7 +24,7 @@ def describe_agreement(
     planned = plan.planned_guarantee(client)
     weights = LocalModel(plan).coordinates
     rows = {
-        "plan": f"{plan.run}, SHA-256 {plan_digest(plan)}",
+        "plan": f"{plan.run}, with plug-ins and version SHA-256 {plan_digest(plan, modules)}",
         "you are": f"{own.name}, one of {format_count(len(plan.clients), 'client')}, with "
         + format_count(own.records, "record")
         + ("" if unit == "record" else f" of {format_count(own.units, unit)}"),

@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from pacdp.site.codec import Code
+from pacdp.federation.wire import Code
 from pacdp.storage import write_atomically
 
 

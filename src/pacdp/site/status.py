@@ -4,9 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from pacdp.errors import InputError
-from pacdp.federation.wire import Kind, frame_kind
+from pacdp.federation.wire import Kind, frame_kind, plan_digest
 from pacdp.privacy import RoundRecord, SQLiteLedger
-from pacdp.site.codec import plan_digest
 from pacdp.site.head_file import HeadFile
 from pacdp.site.plans import find_client, read_plan
 from pacdp.site.refusal_counts import RefusalCounts
@@ -45,10 +44,11 @@ def _describe_plan(settings: SiteSettings, ledger: SQLiteLedger) -> dict[str, An
         return {"accepted": False, "error": " ".join(str(error).split())}
     rounds = {key[1]: record for key, record in ledger.rounds.items() if key[0] == plan.run}
     answered = sorted(n for n, record in rounds.items() if record.reply is not None)
+    digest = plan_digest(plan, settings.modules)
     return {
-        "accepted": plan_digest(plan) == settings.accepted,
+        "accepted": digest == settings.accepted,
         "run": plan.run,
-        "hash": plan_digest(plan),
+        "hash": digest,
         "rounds": plan.rounds,
         "participations": plan.clients[number].participations,
         "answered": len(answered),
