@@ -7,15 +7,18 @@ from pacdp.coordinator.log import RunLog
 from pacdp.coordinator.settings import CoordinatorSettings
 from pacdp.federation import Plan
 from pacdp.federation.wire import plan_digest
+from pacdp.plugins import import_pinned
 from pacdp.sockets import is_listening
 
 
 def read_status(settings: CoordinatorSettings) -> dict[str, Any]:
     """Return the state as plain values; it disturbs a running coordinator in no way."""
+    import_pinned(settings.modules)
     plan = Plan.load(settings.plan)
+    digest = plan_digest(plan, settings.modules)
     state: dict[str, Any] = {
         "run": plan.run,
-        "plan": plan_digest(plan),
+        "plan": digest,
         "running": is_listening(settings.socket),
         "state": "not started",
         "rounds": plan.rounds,
@@ -27,7 +30,7 @@ def read_status(settings: CoordinatorSettings) -> dict[str, Any]:
     }
     if not settings.log.exists():
         return state
-    log = RunLog(settings.log, run=plan.run, digest=plan_digest(plan))
+    log = RunLog(settings.log, run=plan.run, digest=digest)
     closed, failure, answers = log.count_closed(), log.failure, log.count_answers()
     return state | {
         "state": "ended" if closed == plan.rounds else "failed" if failure else "open",
