@@ -125,7 +125,9 @@ class Coordinator:
             refused=history.refused,
             failed=history.failed,
         )
-        return RunResult.describe(result, experiment=plan.run, uploads=self.log.count_uploads())
+        return RunResult.describe(
+            result, experiment=plan.run, traffic=self.log.measure_traffic(plan)
+        )
 
 
 def _make_verifiers(plan: Plan, settings: CoordinatorSettings) -> list[Verify]:

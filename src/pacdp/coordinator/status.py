@@ -25,7 +25,7 @@ def read_status(settings: CoordinatorSettings) -> dict[str, Any]:
         "closed": 0,
         "failure": None,
         "sites": {client.name: _describe_answers(Counter()) for client in plan.clients},
-        "uploads": {"answers": 0, "bytes": 0},
+        "traffic": None,
         "history": [],
     }
     if not settings.log.exists():
@@ -40,7 +40,7 @@ def read_status(settings: CoordinatorSettings) -> dict[str, Any]:
             client.name: _describe_answers(answers.get(number, Counter()))
             for number, client in enumerate(plan.clients)
         },
-        "uploads": log.count_uploads(),
+        "traffic": log.measure_traffic(plan).model_dump(),
         "history": [row.to_json() for row in log.results()],
     }
 
