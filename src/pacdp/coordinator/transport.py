@@ -95,7 +95,7 @@ class LoggedTransport:
             releases = plan.planned_releases(client, scale=scale)
             freeze_sampled(plan, client, ledger, releases)
             ledger.reserve(*releases, run=plan.run, label=plan.label)
-        except BudgetExceededError as error:
+        except (BudgetExceededError, InputError) as error:
             # No honest site has paid for that.
             _log.warning("round %d, %s: %s", number + 1, plan.clients[client].name, error)
 
