@@ -32,7 +32,7 @@ class Proposal:
     def describe(self) -> dict[str, str]:
         """Return what is agreed to, by topic, in plain words."""
         number = find_client(self.plan, self.settings.client)
-        return describe_agreement(self.plan, number, self.ledger.filter, self.settings.modules)
+        return describe_agreement(self.plan, number, self.ledger, self.settings.modules)
 
     def accept(self) -> None:
         """Record the owner's acceptance; a site that is running uses the plan after a restart."""
