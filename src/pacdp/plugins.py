@@ -5,8 +5,13 @@ in an experiment file, or in Python. What comes from elsewhere, such as a plan, 
 modules that are already imported.
 """
 
+import hashlib
 import importlib
+import importlib.util
 import sys
+from collections.abc import Mapping
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
 from typing import Any
 
 from pacdp.errors import InputError
@@ -39,11 +44,7 @@ def import_module(where: str, module: str) -> None:
     """Import a module of the user's own; one in the working directory is found, too."""
     if "" not in sys.path:
         sys.path.insert(0, "")
-    try:
-        importlib.import_module(module)
-    except Exception as error:  # a module can fail in any way while it is imported
-        said = " ".join(str(error).split())
-        raise InputError(f"{where}: cannot be imported ({said})") from error
+    _import(where, module)
 
 
 def find_object(option: str, path: str) -> Any:
@@ -63,3 +64,56 @@ def find_object(option: str, path: str) -> Any:
     if not hasattr(sys.modules[module], name):
         raise InputError(f"{option} = {path!r}: the module {module} has no {name!r}")
     return getattr(sys.modules[module], name)
+
+
+def hash_module(module: str) -> str:
+    """Return the SHA-256 of a module's file, in hexadecimal digits, without running any code.
+
+    >>> len(hash_module("json.decoder"))
+    64
+    """
+    spec = _find_spec(module)
+    if spec is None or spec.origin is None or not Path(spec.origin).is_file():
+        raise InputError(f"module {module}: is not a Python file that can be imported")
+    return hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest()
+
+
+def import_pinned(modules: Mapping[str, str]) -> None:
+    """Import modules, of which each has the SHA-256 of its file; refuse all if one has another.
+
+    >>> import_pinned({"json": hash_module("json"), "json.decoder": "0" * 64})
+    Traceback (most recent call last):
+    ...
+    pacdp.errors.InputError: modules.json.decoder: its file has another SHA-256 than the one allowed
+    """
+    for module, digest in modules.items():
+        parent = module.rpartition(".")[0]
+        if parent and parent not in modules:
+            # Python runs the code of a package before that of its modules.
+            raise InputError(f"modules.{module}: its package {parent} must be listed, too")
+        if hash_module(module) != digest:
+            raise InputError(f"modules.{module}: its file has another SHA-256 than the one allowed")
+    # Only now, because any of them may import the others.
+    for module in modules:
+        _import(f"modules.{module}", module)
+
+
+def _import(where: str, module: str) -> None:
+    try:
+        importlib.import_module(module)
+    except Exception as error:  # a module can fail in any way while it is imported
+        said = " ".join(str(error).split())
+        raise InputError(f"{where}: cannot be imported ({said})") from error
+
+
+def _find_spec(module: str) -> ModuleSpec | None:
+    """Find a module as Python would, but without importing the packages that it is in."""
+    parent = module.rpartition(".")[0]
+    try:
+        if not parent:
+            return importlib.util.find_spec(module)
+        package = _find_spec(parent)
+        locations = None if package is None else package.submodule_search_locations
+        return None if locations is None else PathFinder.find_spec(module, locations)
+    except (ImportError, ValueError):
+        return None

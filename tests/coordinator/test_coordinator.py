@@ -42,9 +42,17 @@ def test_a_run_ends_with_results(tmp_path, method):
         assert process.wait(30) == 0
         out = process.stdout.read()
     assert f"round {ROUNDS} of {ROUNDS}: 4 of 4 replied, accuracy" in out
-    result = check_run(federation)
+    result, coordinator = check_run(federation), Coordinator(federation.settings)
     assert result.metrics["accuracy"] > 0.4
-    assert result.uploads["answers"] == 4 * ROUNDS
+    assert result.traffic.answers == result.traffic.broadcasts == 4 * ROUNDS
+    assert result.total_bytes == sum(
+        len(content)
+        for number in range(ROUNDS)
+        for content in (
+            *[coordinator.log.find_broadcast(number)] * 4,
+            *coordinator.log.answers(number).values(),
+        )
+    )
     status = federation.status
     assert (status["state"], status["closed"], status["running"]) == ("ended", ROUNDS, False)
     assert status["sites"]["cleveland"] == {"replies": ROUNDS, "refusals": {}}

@@ -15,7 +15,6 @@ from pacdp.coordinator.status import read_status
 from pacdp.data import load_dataset
 from pacdp.keys import create_key, read_public_key
 from pacdp.site import Site
-from pacdp.site.codec import make_codec
 from pacdp.sockets import ask
 from tests.cli.command import COMMAND
 from tests.site.trial import heart_plan, make_trial
@@ -94,7 +93,7 @@ def open_sites(federation):
     sites = {}
     try:
         for name, trial in zip(federation.names, federation.trials, strict=True):
-            sites[name] = Site(trial.settings, make_codec)
+            sites[name] = Site(trial.settings)
         yield sites
     finally:
         for site in sites.values():

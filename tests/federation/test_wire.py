@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save
 
+import pacdp
 from pacdp.curve import Curve
 from pacdp.data import load_dataset, partition_records
 from pacdp.data.strokes import generate_strokes
@@ -408,6 +409,7 @@ def test_headers_in_any_other_form_are_refused(text):
         ({"round": -1}, Code.ROUND),
         ({"round": 10**40}, Code.ROUND),
         ({"state": {}}, Code.STATE),
+        ({"state": {"bounds": [1.0] * 4, "more": 1.0}}, Code.STATE),
         ({"state": {"bounds": []}}, Code.STATE),
         ({"state": {"bounds": [-1.0] * 4}}, Code.STATE),
         ({"state": {"bounds": [10**400] * 4}}, Code.STATE),
@@ -632,7 +634,15 @@ def test_other_refusals_are_refused(changes, code):
     assert code_of(read_broadcast, frame) is Code.MALFORMED
 
 
-def test_the_digest_is_that_of_the_plan():
+def test_the_digest_covers_plan_plug_ins_and_version(monkeypatch):
     assert plan_digest(MADE) == plan_digest(type(MADE).model_validate_json(MADE.model_dump_json()))
     assert plan_digest(MADE) != plan_digest(MADE.model_copy(update={"seed": 1}))
-    assert Wire.for_model(LocalModel(MADE), digest=HEAD).digest == HEAD
+    with_module = plan_digest(MADE, {"my_model": HEAD})
+    assert len({plan_digest(MADE), with_module, plan_digest(MADE, {"my_model": "1" * 64})}) == 3
+    assert Wire.for_model(LocalModel(MADE), modules={"my_model": HEAD}).digest == with_module
+    now = plan_digest(MADE)
+    series = ".".join(pacdp.__version__.split(".")[:2])
+    monkeypatch.setattr("pacdp.federation.wire.frames.__version__", f"{series}.99")
+    assert plan_digest(MADE) == now
+    monkeypatch.setattr("pacdp.federation.wire.frames.__version__", "99.0.0")
+    assert plan_digest(MADE) != now

@@ -7,7 +7,11 @@ import shutil
 import pytest
 
 from pacdp.reporting import render_page
+from pacdp.reporting.site_page import render_site_page
+from pacdp.site import Site
+from pacdp.site.status import read_status
 from pacdp.storage import write_atomically
+from tests.site.trial import make_trial
 
 from .runs import compared
 
@@ -213,3 +217,21 @@ def test_a_script_in_a_name_does_not_run(browser, tmp_path):
     browser.get((tmp_path / "evil.html").as_uri())
     assert browser.title == evil
     assert browser.get_log("browser") == []
+
+
+def test_the_page_of_a_site_fits_a_telephone(browser, tmp_path):
+    trial = make_trial(tmp_path)
+    with Site(trial.settings) as site:
+        site.answer(trial.broadcast(0))
+        site.answer(b"")
+        site.refusals.save()
+    write_atomically(tmp_path / "site.html", render_site_page(read_status(trial.settings)))
+    for width in (390, 1200):
+        browser.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride",
+            {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500},
+        )
+        browser.get((tmp_path / "site.html").as_uri())
+        script = "return document.documentElement.scrollWidth"
+        assert browser.execute_script(script) <= width
+        assert browser.get_log("browser") == []

@@ -10,7 +10,6 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from pacdp.errors import PacdpError
 from pacdp.site import Site, SiteSettings, serve
-from tests.site.codec import JsonCodec
 
 
 def die():
@@ -22,8 +21,8 @@ class MortalSite(Site):
 
     moment = ""
 
-    def _open(self, make_codec):
-        super()._open(make_codec)
+    def _open(self):
+        super()._open()
         if self.moment == "unpublished":
             self._head_file.write = lambda head: die()
 
@@ -43,7 +42,7 @@ def main():
     logging.basicConfig(level=logging.CRITICAL)
     MortalSite.moment = sys.argv[2] if len(sys.argv) > 2 else ""
     try:
-        with MortalSite(SiteSettings.load_toml(Path(sys.argv[1])), JsonCodec) as site:
+        with MortalSite(SiteSettings.load_toml(Path(sys.argv[1]))) as site:
             serve(site, on_ready=lambda: print("ready", flush=True))  # noqa: T201
     except PacdpError as error:
         sys.exit(str(error))

@@ -24,18 +24,17 @@ from pacdp.federation import (
 )
 from pacdp.federation.client import simulated_noise
 from pacdp.federation.record_files import read_records
+from pacdp.federation.wire import frame_digest
 from pacdp.keys import create_key, load_signer
 from pacdp.methods import build_method
 from pacdp.privacy import RoundRequest
 from pacdp.site import Site
-from pacdp.site.codec import frame_digest, make_codec
 from pacdp.site.records import make_synthetic_records
 from pacdp.site.round_ledger import RoundLedger
 from pacdp.site.timing import measure_interval
 from pacdp.tasks import Classification
 from tests.privacy.test_ledger import edit
-from tests.site.codec import JsonCodec, refusal_code
-from tests.site.trial import ROUNDS, heart_plan, make_trial
+from tests.site.trial import ROUNDS, heart_plan, make_trial, read_header, refusal_code
 
 
 @pytest.fixture
@@ -45,7 +44,7 @@ def trial(tmp_path):
 
 @pytest.fixture
 def site(trial):
-    with Site(trial.settings, JsonCodec) as opened:
+    with Site(trial.settings) as opened:
         yield opened
 
 
@@ -56,12 +55,13 @@ def spent(trial):
 def test_each_round_is_answered_and_costs_what_was_planned(trial, site):
     for number in range(ROUNDS):
         frame = trial.broadcast(number)
-        header, tensors = trial.read(site.answer(frame))
+        answer = site.answer(frame)
+        header, reply = read_header(answer), trial.read(answer, frame).reply
         assert header["round"] == number
         assert header["client"] == site.number
         assert header["broadcast"] == frame_digest(frame)
         assert header["head"] in {entry.hash for entry in trial.ledger.entries}
-        assert all(torch.isfinite(value).all() for value in tensors.values())
+        assert all(torch.isfinite(value).all() for value in reply.update.values())
         assert spent(trial) == number + 1
         assert trial.settings.head.read_text().strip() == trial.ledger.head
     assert trial.ledger.filter.realised.epsilon == pytest.approx(1.0, abs=1e-6)
@@ -75,7 +75,7 @@ def test_the_same_broadcast_gets_the_same_bytes_at_no_cost(trial, site):
     entries = trial.ledger.entries
     assert site.answer(frame) == first
     site.close()
-    with Site(trial.settings, JsonCodec) as again:
+    with Site(trial.settings) as again:
         assert again.answer(frame) == first
     assert trial.ledger.entries == entries
 
@@ -118,7 +118,7 @@ def test_a_computation_that_fails_after_the_debit_is_not_repeated(trial, site, m
     assert refusal_code(first) == "lost"
     assert site.answer(trial.broadcast(0)) == first
     site.close()
-    with Site(trial.settings, JsonCodec) as again:
+    with Site(trial.settings) as again:
         assert again.answer(trial.broadcast(0)) == first
         assert refusal_code(again.answer(trial.broadcast(0, factor=2.0))) == "answered"
         assert refusal_code(again.answer(trial.broadcast(1))) is None
@@ -130,10 +130,10 @@ def test_weights_at_the_edge_of_overflow_give_one_look(tmp_path):
     trial = make_trial(tmp_path, heart_plan(rounds=20, training={"optimiser": {"lr": 1e38}}))
     edge = {name: torch.zeros_like(value) for name, value in weights(trial).items()}
     next(iter(edge.values()))[0, 0] = torch.finfo(torch.float32).max
-    with Site(trial.settings, make_codec) as site:
+    with Site(trial.settings) as site:
         codes = []
         for number in range(20):
-            frame = trial.wire_broadcast(number, model=edge)
+            frame = trial.broadcast(number, model=edge)
             answers = {site.answer(frame) for _ in range(5)}
             assert len(answers) == 1
             codes.append(refusal_code(answers.pop()))
@@ -146,7 +146,7 @@ def test_lost_replies_stay_lost(trial, site):
     site.answer(trial.broadcast(0))
     site.close()
     edit(trial.folder / "a.ledger", "DELETE FROM replies", triggers=["replies_are_never_deleted"])
-    with Site(trial.settings, JsonCodec) as again:
+    with Site(trial.settings) as again:
         for _ in range(2):
             assert refusal_code(again.answer(trial.broadcast(0))) == "lost"
         assert refusal_code(again.answer(trial.broadcast(0, factor=2.0))) == "answered"
@@ -170,13 +170,13 @@ def test_a_restored_backup_counts_as_spent(trial, site):
     newest = path.read_bytes()
     site.close()
     shutil.copy(trial.folder / "backup", path)
-    with Site(trial.settings, JsonCodec) as again:
+    with Site(trial.settings) as again:
         assert again.stale
         for number in range(ROUNDS):
             assert refusal_code(again.answer(trial.broadcast(number))) == "budget"
     # The head on the other medium stays, and the newest copy is accepted again.
     path.write_bytes(newest)
-    with Site(trial.settings, JsonCodec) as again:
+    with Site(trial.settings) as again:
         assert refusal_code(again.answer(trial.broadcast(0))) is None
     assert spent(trial) == 1
 
@@ -200,7 +200,7 @@ def test_a_backup_between_debit_and_reply_gives_no_second_answer(trial, site, mo
     assert refusal_code(site.answer(trial.broadcast(0))) is None
     site.close()
     shutil.copy(trial.folder / "backup", path)
-    with Site(trial.settings, JsonCodec) as again:
+    with Site(trial.settings) as again:
         assert refusal_code(again.answer(trial.broadcast(0))) == "budget"
 
 
@@ -215,14 +215,14 @@ def test_nothing_leaves_unless_its_head_is_known_elsewhere(trial, site):
 def test_a_site_needs_the_head(trial):
     trial.settings.head.unlink()
     with pytest.raises(InputError, match="holds the newest head"):
-        Site(trial.settings, JsonCodec)
+        Site(trial.settings)
 
 
 def test_two_sites_cannot_share_a_ledger(trial, site):
     with pytest.raises(InputError, match="another site process uses this ledger"):
-        Site(trial.settings, JsonCodec)
+        Site(trial.settings)
     site.close()
-    Site(trial.settings, JsonCodec).close()
+    Site(trial.settings).close()
 
 
 def test_no_site_can_have_seeded_noise(trial, site):
@@ -262,10 +262,11 @@ def refusals(trial, tmp_path):
         (trial.broadcast(0, plan="0" * 64), "plan"),
         (trial.broadcast(ROUNDS), "round"),
         (trial.broadcast(-1), "round"),
-        (trial.broadcast(True), "round"),
-        (trial.broadcast(0, round=0.0), "round"),
-        (trial.broadcast(0, round="0"), "round"),
-        (trial.broadcast(0, round=None), "round"),
+        (trial.broadcast(0, round=True), "malformed"),
+        (trial.broadcast(0, round=0.0), "malformed"),
+        (trial.broadcast(0, round="0"), "malformed"),
+        (trial.broadcast(0, round=None), "malformed"),
+        (trial.broadcast(0, length=0), "malformed"),
         (trial.broadcast(0, model={}), "weights"),
         (trial.broadcast(0, model=weights(trial, more=torch.zeros(1))), "weights"),
         (trial.broadcast(0, model=weights(trial, **{name: value[:1].clone()})), "weights"),
@@ -275,7 +276,7 @@ def refusals(trial, tmp_path):
         (trial.broadcast(0, factor=float("nan")), "weights"),
         (trial.broadcast(0, factor=float("inf")), "weights"),
         (trial.broadcast(0, state={"bound": 1.0}), "state"),
-        (trial.broadcast(0, state=[]), "state"),
+        (trial.broadcast(0, state=[]), "malformed"),
         (trial.broadcast(0, more=1), "malformed"),
     ]
 
@@ -291,7 +292,7 @@ def test_everything_is_checked_before_it_is_paid(trial, site, tmp_path):
 @pytest.mark.parametrize("bound", [None, "1", -1.0, 0, True, [], {}])
 def test_a_methods_state_is_checked_before_it_is_paid(tmp_path, bound):
     trial = make_trial(tmp_path, heart_plan(method="aqc"))
-    with Site(trial.settings, JsonCodec) as site:
+    with Site(trial.settings) as site:
         assert refusal_code(site.answer(trial.broadcast(0, state={}))) == "state"
         assert refusal_code(site.answer(trial.broadcast(0, state={"bound": bound}))) == "state"
         assert not trial.ledger.filter.spent
@@ -300,7 +301,7 @@ def test_a_methods_state_is_checked_before_it_is_paid(tmp_path, bound):
 
 def test_a_client_answers_only_rounds_in_which_it_takes_part(tmp_path):
     trial = make_trial(tmp_path, heart_plan(training={"clients_per_round": 2}))
-    with Site(trial.settings, JsonCodec) as site:
+    with Site(trial.settings) as site:
         for number in range(ROUNDS):
             asked = site.number in trial.plan.participants(number)
             code = refusal_code(site.answer(trial.broadcast(number)))
@@ -311,7 +312,7 @@ def test_a_client_answers_only_rounds_in_which_it_takes_part(tmp_path):
 def test_a_budget_that_is_used_up_elsewhere_is_refused(tmp_path):
     trial = make_trial(tmp_path)
     trial.ledger.reserve(*trial.plan.planned_releases(0), run="another")
-    with Site(trial.settings, JsonCodec) as site:
+    with Site(trial.settings) as site:
         codes = [refusal_code(site.answer(trial.broadcast(n))) for n in range(ROUNDS)]
     assert codes == [None] * (ROUNDS - 1) + ["budget"]
     assert site.refusals.by_code == {"budget": 1}
@@ -320,7 +321,7 @@ def test_a_budget_that_is_used_up_elsewhere_is_refused(tmp_path):
 @pytest.mark.parametrize("policy", ["late", "replan"])
 def test_a_round_is_computed_again_with_the_noise_that_was_paid(tmp_path, monkeypatch, policy):
     trial = make_trial(tmp_path, heart_plan(spending={"policy": policy}))
-    with Site(trial.settings, JsonCodec) as site:
+    with Site(trial.settings) as site:
         site.answer(trial.broadcast(0))
         with monkeypatch.context() as patch:
             patch.setattr(site, "_encode", kill)
@@ -328,8 +329,9 @@ def test_a_round_is_computed_again_with_the_noise_that_was_paid(tmp_path, monkey
                 site.answer(trial.broadcast(1))
         paid = trial.ledger.find_round(trial.plan.run, 1).releases
         site.answer(trial.broadcast(2))
-        header, _ = trial.read(site.answer(trial.broadcast(1)))
-    planned = trial.plan.planned_releases(site.number, scale=header["noise_scale"])
+        frame = trial.broadcast(1)
+        scale = trial.read(site.answer(frame), frame).reply.noise_scale
+    planned = trial.plan.planned_releases(site.number, scale=scale)
     assert planned == list(paid)
     assert spent(trial) == 3
 
@@ -339,7 +341,7 @@ def test_sampled_plans_are_frozen_once(tmp_path):
     plan = heart_plan(method="rpdp-fl", rounds=2, epsilon=(0.5, 1.0, 1.0, 1.0))
     name = partition_records(data, "natural").clients[0]
     trial = make_trial(tmp_path, plan, client=name)
-    with Site(trial.settings, JsonCodec) as site:
+    with Site(trial.settings) as site:
         for number in range(2):
             assert refusal_code(site.answer(trial.broadcast(number))) is None
     kinds = [entry.kind for entry in trial.ledger.entries]
@@ -362,7 +364,7 @@ def test_the_interval_is_measured_on_synthetic_records(tmp_path):
     trial = make_trial(tmp_path)
     lines = trial.toml.read_text().splitlines()
     trial.toml.write_text("\n".join(line for line in lines if not line.startswith("interval")))
-    with Site(trial.settings, JsonCodec) as site:
+    with Site(trial.settings) as site:
         assert site.interval >= 0.25
         assert not trial.ledger.filter.spent
 
@@ -405,5 +407,5 @@ def test_features_are_those_of_the_plan(tmp_path):
     table = extract_features(data, features).train.features[partition.indices[trial.number]]
     assert np.array_equal(read_records(trial.settings.data, plan).features, table)
     assert len(expected) == len(table)
-    with Site(trial.settings, JsonCodec) as site:
+    with Site(trial.settings) as site:
         assert refusal_code(site.answer(trial.broadcast(0))) is None

@@ -12,9 +12,8 @@ import pytest
 import torch
 
 from pacdp.federation import LocalModel, Server
-from pacdp.federation.wire import Code
+from pacdp.federation.wire import Code, plan_digest
 from pacdp.site import Site, SiteSettings
-from pacdp.site.codec import make_codec, plan_digest
 from pacdp.sockets import ask
 from tests.cli.command import COMMAND, as_json, refused, run
 from tests.site.test_answer import Killed, kill
@@ -44,7 +43,7 @@ def test_accept_says_what_is_agreed_to_and_records_it(tmp_path):
         assert phrase in text
     assert SiteSettings.load_toml(trial.toml).accepted == plan_digest(trial.plan)
     assert trial.toml.read_text().endswith(before)
-    Site(trial.settings, make_codec).close()
+    Site(trial.settings).close()
 
 
 @pytest.mark.parametrize("answer", ["y", "n"])
@@ -98,8 +97,8 @@ def test_accept_writes_the_first_head_and_never_another(tmp_path):
     trial.settings.head.unlink()
     run("site", "accept", plan, *settings)
     assert trial.settings.head.read_text().strip() == trial.ledger.head
-    with Site(trial.settings, make_codec) as site:
-        site.answer(trial.wire_broadcast(0))
+    with Site(trial.settings) as site:
+        site.answer(trial.broadcast(0))
     trial.settings.head.unlink()
     assert "holds the newest head" in refused("site", "accept", plan, *settings)
     trial.settings.head.write_text("0" * 64)
@@ -114,9 +113,9 @@ def test_status_tells_budget_rounds_and_refusals(tmp_path):
     assert not state["running"]
     with serving_installed(trial):
         for number in range(2):
-            frame = trial.wire_broadcast(number)
-            assert trial.wire_read(call(trial, frame), frame).reply.round == number
-        assert trial.wire_read(call(trial, b"nonsense"), b"") == "malformed"
+            frame = trial.broadcast(number)
+            assert trial.read(call(trial, frame), frame).reply.round == number
+        assert trial.read(call(trial, b"nonsense"), b"") == "malformed"
         state = as_json("site", "status", *settings)
     assert state["running"]
     assert state["plan"]["accepted"]
@@ -140,13 +139,13 @@ def test_status_names_rounds_that_were_paid_and_have_no_reply(tmp_path, monkeypa
     def fail(*_):
         raise ValueError("not finite")
 
-    with Site(trial.settings, make_codec) as site:
-        site.answer(trial.wire_broadcast(0))
+    with Site(trial.settings) as site:
+        site.answer(trial.broadcast(0))
         monkeypatch.setattr(site, "_encode", fail)
-        site.answer(trial.wire_broadcast(1))
+        site.answer(trial.broadcast(1))
         monkeypatch.setattr(site, "_encode", kill)
         with pytest.raises(Killed):
-            site.answer(trial.wire_broadcast(2))
+            site.answer(trial.broadcast(2))
     plan = as_json("site", "status", "--settings", trial.toml)["plan"]
     assert (plan["lost"], plan["unanswered"]) == ([2], [3])
 
@@ -159,11 +158,11 @@ def test_keys_are_made_once(tmp_path):
 
 def test_a_whole_run_through_the_wire(tmp_path):
     trial = make_trial(tmp_path)
-    with Site(trial.settings, make_codec) as site:
+    with Site(trial.settings) as site:
         server = Server(trial.plan, LocalModel(trial.plan).state())
         for number in range(ROUNDS):
-            frame = trial.wire_broadcast(number)
-            received = trial.wire_read(site.answer(frame), frame)
+            frame = trial.broadcast(number)
+            received = trial.read(site.answer(frame), frame)
             assert all(torch.isfinite(value).all() for value in received.reply.update.values())
             server.complete_round(number, [trial.number], {trial.number: received.reply})
     assert trial.ledger.filter.spent.total() == ROUNDS
@@ -172,17 +171,17 @@ def test_a_whole_run_through_the_wire(tmp_path):
 @pytest.mark.parametrize("method", ["aqc", "cgm-median"])
 def test_methods_with_further_releases_through_the_wire(tmp_path, method):
     trial = make_trial(tmp_path, heart_plan(method=method))
-    with Site(trial.settings, make_codec) as site:
-        frame = trial.wire_broadcast(0)
+    with Site(trial.settings) as site:
+        frame = trial.broadcast(0)
         answer = site.answer(frame)
-        assert trial.wire_read(answer, frame).reply.released
+        assert trial.read(answer, frame).reply.released
         assert site.answer(frame) == answer
 
 
 def test_a_thousand_hostile_requests_to_the_installed_command(tmp_path):
     trial = make_trial(tmp_path, interval=0.001)
     trial.ledger.reserve(*trial.plan.planned_releases(trial.number), run="another")
-    good = [trial.wire_broadcast(n, factor=f) for n in range(ROUNDS) for f in (1.0, 2.0)]
+    good = [trial.broadcast(n, factor=f) for n in range(ROUNDS) for f in (1.0, 2.0)]
     draw, answers, seen = random.Random(4), {}, set()
 
     def mutate(frame):
@@ -202,7 +201,7 @@ def test_a_thousand_hostile_requests_to_the_installed_command(tmp_path):
     with serving_installed(trial):
         for _ in range(1000):
             frame = draw.choice(kinds)()
-            read = trial.wire_read(call(trial, frame), frame)
+            read = trial.read(call(trial, frame), frame)
             if isinstance(read, str):
                 seen.add(read)
             else:

@@ -12,11 +12,11 @@ from pacdp.data.records import Records
 from pacdp.errors import DataError, InputError, PacdpError
 from pacdp.federation import Plan, Population
 from pacdp.federation.verification import population_of, verify_plan
+from pacdp.federation.wire import plan_digest
+from pacdp.plugins import hash_module, import_pinned
 from pacdp.site import Site, SiteSettings
-from pacdp.site.codec import plan_digest
 from pacdp.site.settings import record_acceptance
-from tests.site.codec import JsonCodec, refusal_code
-from tests.site.trial import heart_plan, make_trial
+from tests.site.trial import heart_plan, make_trial, refusal_code
 
 LEVELS = {"levels": [0.1, 1.0]}
 
@@ -75,10 +75,12 @@ def test_units_are_part_of_the_population():
     assert population_of(plan) == population
 
 
-def forge(plan, change):
+def verify_changed(folder, plan, change):
+    """Read and verify a plan that was changed after it was made, as a site does."""
     content = json.loads(plan.model_dump_json())
     change(content)
-    return Plan.model_validate_json(json.dumps(content))
+    (folder / "changed.json").write_text(json.dumps(content))
+    verify_plan(Plan.load(folder / "changed.json"))
 
 
 def change_client(**changes):
@@ -120,13 +122,13 @@ def change_charge(**changes):
         lambda content: content["training"].update(rounds=60),
     ],
 )
-def test_forged_plans_are_refused(change):
+def test_forged_plans_are_refused(tmp_path, change):
     plan = heart_plan()
     with pytest.raises(PacdpError):
-        verify_plan(forge(plan, change))
+        verify_changed(tmp_path, plan, change)
 
 
-def test_forged_levels_are_refused():
+def test_forged_levels_are_refused(tmp_path):
     plan, *_ = with_budgets()
     verify_plan(plan)
     for change in (
@@ -136,17 +138,17 @@ def test_forged_levels_are_refused():
         lambda content: content["privacy"]["records"].update(levels=[0.5, 1.0]),
     ):
         with pytest.raises(PacdpError):
-            verify_plan(forge(plan, change))
+            verify_changed(tmp_path, plan, change)
 
 
-def test_rounding_of_another_machine_is_accepted():
-    verify_plan(forge(heart_plan(), scale_noise(1 + 1e-13)))
+def test_rounding_of_another_machine_is_accepted(tmp_path):
+    verify_changed(tmp_path, heart_plan(), scale_noise(1 + 1e-13))
 
 
 def test_a_site_answers_for_records_with_budgets(tmp_path):
     plan, name, records = with_budgets()
     trial = make_trial(tmp_path, plan, client=name, records=records)
-    with Site(trial.settings, JsonCodec) as site:
+    with Site(trial.settings) as site:
         for number in range(plan.rounds):
             assert refusal_code(site.answer(trial.broadcast(number))) is None
     spent = [state.realised.epsilon for state in trial.ledger.filter.by_level]
@@ -160,25 +162,25 @@ def test_records_with_other_budgets_are_refused(tmp_path):
     other = Records(features=records.features, labels=records.labels, budgets=budgets)
     trial = make_trial(tmp_path, plan, client=name, records=other)
     with pytest.raises(InputError, match="not as planned"):
-        Site(trial.settings, JsonCodec)
+        Site(trial.settings)
 
 
 def test_only_the_accepted_plan_is_used(tmp_path):
     trial = make_trial(tmp_path, accepted=False)
     with pytest.raises(InputError, match="is not accepted yet"):
-        Site(trial.settings, JsonCodec)
+        Site(trial.settings)
     record_acceptance(trial.toml, plan_digest(trial.plan))
-    Site(trial.settings, JsonCodec).close()
+    Site(trial.settings).close()
     heart_plan(rounds=3).save(trial.settings.plan)
     with pytest.raises(InputError, match="is not the plan that was accepted"):
-        Site(trial.settings, JsonCodec)
+        Site(trial.settings)
 
 
 def test_methods_without_a_guarantee_are_refused(tmp_path):
     trial = make_trial(tmp_path)
     heart_plan(method="fedavg").save(trial.settings.plan)
     with pytest.raises(InputError, match="has no guarantee"):
-        Site(trial.settings, JsonCodec)
+        Site(trial.settings)
 
 
 def test_records_of_another_number_are_refused(tmp_path):
@@ -186,14 +188,14 @@ def test_records_of_another_number_are_refused(tmp_path):
     records = partition_records(data, "natural").client_records(data)[0]
     trial = make_trial(tmp_path, records=records.take(np.arange(50)))
     with pytest.raises(InputError, match="has 50 records, but is planned"):
-        Site(trial.settings, JsonCodec)
+        Site(trial.settings)
 
 
 def test_a_client_that_is_not_planned_is_refused(tmp_path):
     trial = make_trial(tmp_path)
     trial.toml.write_text(trial.toml.read_text().replace("'cleveland'", "'nowhere'"))
     with pytest.raises(InputError, match="is not in the plan"):
-        Site(trial.settings, JsonCodec)
+        Site(trial.settings)
 
 
 # --- plug-ins -------------------------------------------------------------------------------
@@ -221,7 +223,7 @@ def plugin_trial(folder, modules):
     content = json.loads(trial.settings.plan.read_text())
     content["model"]["name"] = "site_test_plugin:make"
     trial.settings.plan.write_text(json.dumps(content))
-    accepted = plan_digest(Plan.model_validate_json(json.dumps(content)))
+    accepted = plan_digest(Plan.model_validate_json(json.dumps(content)), modules)
     record_acceptance(trial.toml, accepted)
     with trial.toml.open("a") as stream:
         stream.write("[modules]\n" + "".join(f"{n} = '{h}'\n" for n, h in modules.items()))
@@ -231,7 +233,7 @@ def plugin_trial(folder, modules):
 def test_allowed_plug_ins_are_used(tmp_path, plugin):
     digest = hashlib.sha256(plugin.read_bytes()).hexdigest()
     trial = plugin_trial(tmp_path, {"site_test_plugin": digest})
-    Site(trial.settings, JsonCodec).close()
+    Site(trial.settings).close()
     assert (tmp_path / "imported").exists()
 
 
@@ -239,8 +241,34 @@ def test_allowed_plug_ins_are_used(tmp_path, plugin):
 def test_other_plug_ins_are_refused_and_not_imported(tmp_path, plugin, modules):
     trial = plugin_trial(tmp_path, modules)
     with pytest.raises(InputError, match=r"does not allow|another SHA-256"):
-        Site(trial.settings, JsonCodec)
+        Site(trial.settings)
     assert not (tmp_path / "imported").exists()
+
+
+def test_code_that_has_changed_is_another_agreement(tmp_path, plugin):
+    digest = hashlib.sha256(plugin.read_bytes()).hexdigest()
+    trial = plugin_trial(tmp_path, {"site_test_plugin": digest})
+    plugin.write_text(plugin.read_text() + "# harmless\n")
+    changed = hashlib.sha256(plugin.read_bytes()).hexdigest()
+    trial.toml.write_text(trial.toml.read_text().replace(digest, changed))
+    # The owner allows the new file, but has accepted the plan with the old one.
+    with pytest.raises(InputError, match="its plug-ins or pacdp's version are others"):
+        Site(trial.settings)
+
+
+def test_no_code_runs_before_all_files_were_compared(tmp_path, plugin):
+    package = tmp_path / "site_test_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("import site_test_plugin, site_test_package.inner\n")
+    (package / "inner.py").write_text("")
+    pinned = {name: hash_module(name) for name in ("site_test_package", "site_test_package.inner")}
+    for wrong in ({"site_test_plugin": "0" * 64}, {"site_test_package.inner": "0" * 64}):
+        with pytest.raises(InputError, match="another SHA-256"):
+            import_pinned(pinned | wrong)
+        assert "site_test_package" not in sys.modules
+    assert not (tmp_path / "imported").exists()
+    with pytest.raises(InputError, match="its package site_test_package must be listed"):
+        import_pinned({"site_test_package.inner": pinned["site_test_package.inner"]})
 
 
 @pytest.mark.parametrize(
@@ -256,7 +284,7 @@ def test_modules_that_happen_to_be_imported_are_no_plug_ins(tmp_path, change):
     content = json.loads(trial.settings.plan.read_text()) | change
     trial.settings.plan.write_text(json.dumps(content))
     with pytest.raises(InputError, match="does not allow"):
-        Site(trial.settings, JsonCodec)
+        Site(trial.settings)
 
 
 # --- site.toml ------------------------------------------------------------------------------
@@ -303,11 +331,11 @@ def test_keys_that_others_can_read_are_refused(tmp_path):
     trial = make_trial(tmp_path)
     trial.settings.key.chmod(0o640)
     with pytest.raises(InputError, match="others can read it"):
-        Site(trial.settings, JsonCodec)
+        Site(trial.settings)
 
 
 def test_a_missing_file_is_named(tmp_path):
     trial = make_trial(tmp_path)
     trial.settings.data.unlink()
     with pytest.raises(DataError, match=r"records\.npz: cannot be read"):
-        Site(trial.settings, JsonCodec)
+        Site(trial.settings)

@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from pacdp.sockets import LENGTH, ask
-from tests.site.codec import refusal_code
 from tests.site.test_answer import refusals
-from tests.site.trial import ROUNDS, heart_plan, make_trial, serving
+from tests.site.trial import ROUNDS, heart_plan, make_trial, refusal_code, serving
 
 CODES = {
     *("malformed", "signature", "run", "plan", "round", "participant", "weights", "state"),
@@ -196,9 +195,9 @@ def test_a_thousand_hostile_requests(tmp_path):
             answer = call(trial, frame)
             seen.add(code := refusal_code(answer))
             if code is None:
-                header, _ = trial.read(answer)
                 assert frame in good
-                assert answers.setdefault(header["round"], answer) == answer
+                number = trial.read(answer, frame).reply.round
+                assert answers.setdefault(number, answer) == answer
     assert seen <= CODES
     assert {None, "answered", "budget", "signature", "malformed", "participant"} <= seen
     ledger = trial.ledger

@@ -1,5 +1,6 @@
 """A site of one hospital in a temporary folder, and its coordinator."""
 
+import json
 import os
 import signal
 import subprocess
@@ -9,18 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from safetensors.torch import save
 
 from pacdp.data import load_dataset, partition_records
 from pacdp.federation import LocalModel, Population, Recipe, Server, Training, make_plan
 from pacdp.federation.configuration import Privacy
-from pacdp.federation.wire import Kind, Wire, frame_digest, frame_kind
+from pacdp.federation.wire import Kind, Wire, frame_digest, frame_kind, plan_digest
+from pacdp.federation.wire.frames import write_frame
 from pacdp.keys import create_key, load_signer, make_verifier, read_public_key
 from pacdp.methods import build_method
 from pacdp.privacy import SQLiteLedger
 from pacdp.site import SiteSettings
-from pacdp.site.codec import plan_digest
 from tests.cli.command import COMMAND
-from tests.site.codec import JsonCodec, refusal_code
 
 ROUNDS = 6
 
@@ -38,6 +39,10 @@ def heart_plan(*, method="fixed", rounds=ROUNDS, settings=None, population=None,
 class Trial:
     folder: Path
     plan: object
+
+    def __post_init__(self):
+        self.local_model = LocalModel(self.plan)
+        self.wire = Wire.for_model(self.local_model)
 
     @property
     def toml(self):
@@ -60,38 +65,34 @@ class Trial:
         return load_signer(self.folder / "coordinator.key")(message)
 
     def broadcast(self, number, *, by=None, state=None, model=None, factor=1.0, **changes):
-        """A signed broadcast of a round; ``factor`` makes it another one."""
-        local_model = LocalModel(self.plan)
-        sent = Server(self.plan, local_model.state()).broadcast(0)
-        tensors = {name: value * factor for name, value in sent.model.items()}
-        message = type(sent)(
-            number,
-            tensors if model is None else model,
-            sent.shared_state if state is None else state,
-        )
-        codec = JsonCodec(local_model)
-        return codec.encode_broadcast(message, sign=by or self.sign, **changes)
+        """A signed broadcast of a round, in which anything may be wrong.
 
-    def wire_broadcast(self, number, *, factor=1.0, model=None):
-        """A signed broadcast in the package's own format."""
-        local_model = LocalModel(self.plan)
-        sent = Server(self.plan, local_model.state()).broadcast(number)
-        tensors = model or {name: value * factor for name, value in sent.model.items()}
-        message = type(sent)(number, tensors, sent.shared_state)
-        return Wire.for_model(local_model).encode_broadcast(message, sign=self.sign)
+        ``factor`` multiplies the weights, ``by`` signs it, and ``changes`` are of the header.
+        """
+        sent = Server(self.plan, self.local_model.state()).broadcast(0)
+        if model is None:
+            model = {name: value * factor for name, value in sent.model.items()}
+        payload = save(model)
+        header = {
+            "length": len(payload),
+            "plan": self.wire.digest,
+            "round": number,
+            "run": self.plan.run,
+            "state": sent.shared_state if state is None else state,
+        }
+        return write_frame(Kind.BROADCAST, header | changes, payload, sign=by or self.sign)
 
-    def wire_read(self, answer, frame):
+    def read(self, answer, frame):
         """The answer to a broadcast, verified as the coordinator does; a code for a refusal."""
-        wire, number = Wire.for_model(LocalModel(self.plan)), self.number
         if frame_kind(answer) is Kind.REFUSAL:
             return refusal_code(answer)
-        message = wire.decode_broadcast(
-            frame, client=number, verify=make_verifier(self.settings.coordinator)
+        broadcast = self.wire.decode_broadcast(
+            frame, client=self.number, verify=make_verifier(self.settings.coordinator)
         )
-        return wire.decode_reply(
-            *(answer,),
-            client=number,
-            broadcast=message,
+        return self.wire.decode_reply(
+            answer,
+            client=self.number,
+            broadcast=broadcast,
             asked=frame_digest(frame),
             verify=self.verify,
         )
@@ -100,8 +101,16 @@ class Trial:
     def number(self):
         return [client.name for client in self.plan.clients].index(self.settings.client)
 
-    def read(self, frame):
-        return JsonCodec(LocalModel(self.plan)).decode_reply(frame, verify=self.verify)
+
+def read_header(frame):
+    """The header of any message, not verified."""
+    size = int.from_bytes(frame[7:11], "big")
+    return json.loads(frame[11 : 11 + size])
+
+
+def refusal_code(frame):
+    """The code of a refusal; None for a reply."""
+    return None if frame_kind(frame) is Kind.REPLY else read_header(frame)["code"]
 
 
 def make_trial(folder, plan=None, *, client="cleveland", accepted=True, records=None, **changes):
@@ -146,35 +155,39 @@ def make_trial(folder, plan=None, *, client="cleveland", accepted=True, records=
 
 @contextmanager
 def serving(trial, *options, ready=True):
-    """A site process at its socket."""
+    """A site process at its socket, which may be told to kill itself."""
     script = Path(__file__).with_name("serve.py")
-    command = [sys.executable, script, trial.toml, *map(str, options)]
-    with _running(command, ready=ready) as process:
+    with starting(script, trial.toml, *options) as process:
+        if ready:
+            wait_until_ready(process)
         yield process
 
 
 @contextmanager
 def serving_installed(trial):
     """The site process of the installed command."""
-    with _running([COMMAND, "site", "serve", "--settings", trial.toml]) as process:
+    with starting(COMMAND, "site", "serve", "--settings", trial.toml) as process:
+        wait_until_ready(process)
         yield process
 
 
 @contextmanager
-def _running(command, *, ready=True):
+def starting(program, *arguments):
+    """A process of a Python program, which is ended with SIGTERM if it has not ended before."""
     with subprocess.Popen(
-        command,
+        [sys.executable, program, *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env=os.environ,
     ) as process:
         try:
-            if ready:
-                line = process.stdout.readline()
-                assert line, process.stderr.read()
             yield process
         finally:
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
                 process.wait(60)
+
+
+def wait_until_ready(process):
+    assert process.stdout.readline(), process.stderr.read()

@@ -234,7 +234,7 @@ def _print_state(folder: "FederationFolder") -> None:
     state = read_federation(folder)
     run, sites = state["coordinator"], state["sites"]
     ended = [name for name, process in state["processes"].items() if not process["running"]]
-    uploads, last = run["uploads"], (run["history"] or [{}])[-1]
+    traffic, last = run["traffic"], (run["history"] or [{}])[-1]
     scores = {key: last[key] for key in ("accuracy", "loss") if key in last}
     rows = {
         "run": f"{run['run']}, {run['state']}" + (f": {run['failure']}" if run["failure"] else ""),
@@ -242,8 +242,9 @@ def _print_state(folder: "FederationFolder") -> None:
         "public records": ", ".join(f"{name} {value:.4g}" for name, value in scores.items())
         or "not evaluated yet",
         "uploads": "none yet"
-        if not uploads["answers"]
-        else f"{uploads['answers']} answers of {uploads['bytes'] // uploads['answers']} bytes",
+        if not traffic or not traffic["answers"]
+        else f"{traffic['answers']} answers of "
+        f"{traffic['answer_bytes'] // traffic['answers']} bytes",
         "processes": f"{len(state['processes']) - len(ended)} running"
         + (f", {', '.join(ended)} not" if ended else ""),
     }

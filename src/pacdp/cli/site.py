@@ -49,10 +49,9 @@ def serve(settings: SettingsPath = DEFAULT_SETTINGS) -> None:
     """Answer the server at the socket, until SIGTERM."""
     from pacdp.site import Site, SiteSettings
     from pacdp.site import serve as serve_site
-    from pacdp.site.codec import make_codec
 
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
-    with Site(SiteSettings.load_toml(settings), make_codec) as site:
+    with Site(SiteSettings.load_toml(settings)) as site:
         ready = (
             f"{site.settings.client}: answers at {site.settings.socket}, every {site.interval:g} s"
         )
@@ -60,12 +59,24 @@ def serve(settings: SettingsPath = DEFAULT_SETTINGS) -> None:
 
 
 @app.command()
-def status(settings: SettingsPath = DEFAULT_SETTINGS, as_json: options.Json = False) -> None:
+def status(
+    settings: SettingsPath = DEFAULT_SETTINGS,
+    as_json: options.Json = False,
+    html: Annotated[
+        Path | None,
+        Option("--html", metavar="FILE", help="Also write a page for the data-protection officer."),
+    ] = None,
+) -> None:
     """Show the budget, what is spent, the rounds that were answered, and refusals."""
     from pacdp.site import SiteSettings
     from pacdp.site.status import read_status
 
     state = read_status(SiteSettings.load_toml(settings))
+    if html is not None:
+        from pacdp.reporting.site_page import render_site_page
+        from pacdp.storage import write_atomically
+
+        write_atomically(html, render_site_page(state))
     if as_json:
         print_json(state)
     else:

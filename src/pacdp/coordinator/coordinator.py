@@ -23,8 +23,9 @@ from pacdp.federation.local_model import Tensors
 from pacdp.federation.record_files import read_records
 from pacdp.federation.transports import Transport
 from pacdp.federation.verification import verify_plan
-from pacdp.federation.wire import Wire, plan_digest
+from pacdp.federation.wire import Wire
 from pacdp.keys import Verify, load_signer, make_verifier
+from pacdp.plugins import import_pinned
 from pacdp.privacy import Ledger
 from pacdp.sockets import Listener
 from pacdp.storage import lock_exclusively
@@ -37,19 +38,20 @@ class Coordinator:
 
     def __init__(self, settings: CoordinatorSettings) -> None:
         self.settings = settings
+        import_pinned(settings.modules)
         self.plan = Plan.load(settings.plan)
         verify_plan(self.plan)
         self._sign = load_signer(settings.key)
         self._verifiers = _make_verifiers(self.plan, settings)
         self._local_model = LocalModel(self.plan)
-        self._wire = Wire.for_model(self._local_model)
+        self._wire = Wire.for_model(self._local_model, modules=settings.modules)
         self._test = (
             None if settings.evaluation is None else read_records(settings.evaluation, self.plan)
         )
         self._initial = self._local_model.state()
         if settings.initial is not None:
             self._initial = _read_model(settings.initial, self._initial)
-        self.log = RunLog(settings.log, run=self.plan.run, digest=plan_digest(self.plan))
+        self.log = RunLog(settings.log, run=self.plan.run, digest=self._wire.digest)
 
     def serve(
         self,
@@ -123,7 +125,9 @@ class Coordinator:
             refused=history.refused,
             failed=history.failed,
         )
-        return RunResult.describe(result, experiment=plan.run, uploads=self.log.count_uploads())
+        return RunResult.describe(
+            result, experiment=plan.run, traffic=self.log.measure_traffic(plan)
+        )
 
 
 def _make_verifiers(plan: Plan, settings: CoordinatorSettings) -> list[Verify]:

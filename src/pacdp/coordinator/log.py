@@ -13,7 +13,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from pacdp.errors import DataError
-from pacdp.federation import RoundResult
+from pacdp.experiments.results import Traffic
+from pacdp.federation import Plan, RoundResult
 
 _SCHEMA = """
 CREATE TABLE run (run TEXT NOT NULL, plan TEXT NOT NULL, failure TEXT);
@@ -129,13 +130,20 @@ class RunLog:
                 counts.setdefault(client, Counter())[code] = count
         return counts
 
-    def count_uploads(self) -> dict[str, int]:
-        """Count the answers and their bytes."""
+    def measure_traffic(self, plan: Plan) -> Traffic:
+        """Count the messages and their bytes; a broadcast goes to all clients of its round."""
         with self._open() as database:
-            count, size = database.execute(
-                "SELECT COUNT(*), SUM(LENGTH(frame)) FROM answers"
+            sent = database.execute("SELECT round, LENGTH(frame) FROM broadcasts").fetchall()
+            answers, size = database.execute(
+                "SELECT COUNT(*), IFNULL(SUM(LENGTH(frame)), 0) FROM answers"
             ).fetchone()
-        return {"answers": count, "bytes": size or 0}
+        asked = {number: len(plan.participants(number)) for number, _ in sent}
+        return Traffic(
+            broadcasts=sum(asked.values()),
+            broadcast_bytes=sum(asked[number] * length for number, length in sent),
+            answers=answers,
+            answer_bytes=size,
+        )
 
     @property
     def failure(self) -> str | None:

@@ -32,6 +32,9 @@ class CoordinatorSettings(Settings):
     initial: Path | None = Field(
         None, description="The initial model (.safetensors); by default that of the plan's seed."
     )
+    modules: dict[str, str] = Field(
+        {}, description="Plug-ins of the plan, each with the SHA-256 of its file, as at the sites."
+    )
     peers: tuple[Whole, ...] = Field(
         (), description="Numbers of the users that may use the socket, besides the coordinator's."
     )

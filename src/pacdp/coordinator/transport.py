@@ -60,7 +60,7 @@ class LoggedTransport:
             who: self._read(frames[who], who, broadcast) for who in client_ids if who in frames
         }
         for who, answer in answers.items():
-            self._charge(who, answer)
+            self._charge(who, answer, broadcast.round)
         return answers
 
     def _asked(self, number: int) -> bytes:
@@ -80,15 +80,24 @@ class LoggedTransport:
         )
         return received if isinstance(received, Refusal) else received.reply
 
-    def _charge(self, client: int, answer: Reply | Refusal) -> None:
-        ledger = self._ledgers[client]
-        lost = isinstance(answer, Refusal) and answer.reason == Code.LOST
-        if ledger is None or (isinstance(answer, Refusal) and not lost):
+    def _charge(self, client: int, answer: Reply | Refusal, number: int) -> None:
+        """Charge a reply, or one that was paid for and lost."""
+        plan, ledger = self._plan, self._ledgers[client]
+        if ledger is None:
             return
-        scale = answer.noise_scale if isinstance(answer, Reply) else 1.0
-        releases = self._plan.planned_releases(client, scale=scale)
-        freeze_sampled(self._plan, client, ledger, releases)
-        ledger.reserve(*releases, run=self._plan.run, label=self._plan.label)
+        if isinstance(answer, Reply):
+            scale = answer.noise_scale
+        elif answer.reason == Code.LOST:
+            scale = plan.noise_scale(client, number, ledger)
+        else:
+            return
+        try:
+            releases = plan.planned_releases(client, scale=scale)
+            freeze_sampled(plan, client, ledger, releases)
+            ledger.reserve(*releases, run=plan.run, label=plan.label)
+        except (BudgetExceededError, InputError) as error:
+            # No honest site has paid for that.
+            _log.warning("round %d, %s: %s", number + 1, plan.clients[client].name, error)
 
 
 class RelayTransport(LoggedTransport):

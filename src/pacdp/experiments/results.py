@@ -25,6 +25,17 @@ from pacdp.federation.local_model import Tensors
 from pacdp.storage import write_atomically
 
 
+class Traffic(Settings):
+    """Bytes of all messages of a run, with headers and signatures, each counted once."""
+
+    broadcasts: int
+    """How many broadcasts were sent, to all clients together."""
+    broadcast_bytes: int
+    answers: int
+    """How many replies and refusals were received."""
+    answer_bytes: int
+
+
 class RunResult(Settings):
     """Everything that is known about a finished run. What does not exist is None.
 
@@ -55,8 +66,8 @@ class RunResult(Settings):
     clients: tuple[ClientResult, ...]
     accuracy_by_level: Mapping[float, Real] = Field({}, exclude_if=lambda levels: not levels)
     """The accuracy on test records of each budget level, where they have budgets of their own."""
-    uploads: Mapping[str, int] = Field({}, exclude_if=lambda uploads: not uploads)
-    """The number of answers and their bytes, measured where they travelled as bytes."""
+    traffic: Traffic | None = Field(None, exclude_if=lambda traffic: traffic is None)
+    """What was sent, measured; None where nothing was, as in a simulation."""
 
     plan: Plan = Field(exclude=True, repr=False)
     history: tuple[RoundResult, ...] = Field(exclude=True, repr=False)
@@ -87,7 +98,7 @@ class RunResult(Settings):
         profile: str | None = None,
         before: Mapping[str, float] | None = None,
         test_counts: Sequence[int] | None = None,
-        uploads: Mapping[str, int] | None = None,
+        traffic: Traffic | None = None,
     ) -> Self:
         """Describe a run; ``test_counts`` are the records behind each client's accuracy."""
         plan, clients = result.plan, tuple(result.clients())
@@ -116,7 +127,7 @@ class RunResult(Settings):
             plan=plan,
             history=tuple(result.history),
             weights=result.model,
-            uploads=uploads or {},
+            traffic=traffic,
         )
 
     def __eq__(self, other: object) -> bool:
@@ -125,6 +136,13 @@ class RunResult(Settings):
             return False
         mine, theirs = (vars(result) | {"weights": None} for result in (self, other))
         return mine == theirs
+
+    @property
+    def total_bytes(self) -> int:
+        """The traffic of the whole run: measured, or as planned where nothing was sent."""
+        if self.traffic is None:
+            return self.bytes_per_round * self.rounds
+        return self.traffic.broadcast_bytes + self.traffic.answer_bytes
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of ``result.json``."""

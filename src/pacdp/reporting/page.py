@@ -1,15 +1,8 @@
 """A report as one HTML page that loads nothing from elsewhere."""
 
-import base64
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from functools import cache
-from importlib import resources
 from typing import Any
-
-from jinja2 import Environment, StrictUndefined, Template
-from markupsafe import Markup
 
 from pacdp import __version__
 from pacdp.curve import Curve
@@ -25,9 +18,8 @@ from pacdp.reporting.figures.comparison import (
     plot_metric_by_round,
 )
 from pacdp.reporting.figures.mechanism import find_curve, plot_clipping_and_noise, plot_curve
-from pacdp.reporting.figures.palette import STYLES
-from pacdp.reporting.figures.svg import render_svg
 from pacdp.reporting.tables import tabulate_clients, tabulate_levels, tabulate_methods
+from pacdp.reporting.templates import load_script, load_style, load_template
 
 
 def render_page(
@@ -60,7 +52,7 @@ def render_page(
     panels = [
         _make_panel(number, label, comparison) for number, label in enumerate(comparison.groups)
     ]
-    return _template().render(
+    return load_template("page.html").render(
         title=title,
         description=description,
         unit=comparison.plan.unit,
@@ -80,7 +72,8 @@ def render_page(
         commands=commands,
         versions={name: value for name, value in versions.items() if name != "time"},
         pacdp_version=__version__,
-        **_assets(),
+        style=load_style(),
+        **load_script(),
     )
 
 
@@ -102,35 +95,3 @@ def _make_panel(number: int, label: str, comparison: Comparison) -> dict[str, An
         "clients": tabulate_clients(result),
         "plan": json.dumps(result.plan.model_dump(mode="json"), indent=2, ensure_ascii=False),
     }
-
-
-@cache
-def _template() -> Template:
-    # The names of clients and experiments are not trusted: all text is escaped.
-    jinja = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    # The text in a chart's SVG is escaped already, and nothing in it can run.
-    jinja.globals["render_svg"] = lambda chart, key: Markup(render_svg(chart, prefix=key))
-    return jinja.from_string(_read("page.html"))
-
-
-@cache
-def _assets() -> Mapping[str, str]:
-    """Return the style, and the only script that the page allows to run, with its hash."""
-    script = _read("script.js")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    light, dark = (
-        " ".join(f"--series-{n}: {getattr(style, field)};" for n, style in enumerate(STYLES))
-        for field in ("colour", "dark_colour")
-    )
-    style = _read("style.css").replace("/* light series */", light)
-    return {
-        "style": Markup(style.replace("/* dark series */", dark)),
-        "script": Markup(script),
-        "script_hash": f"sha256-{digest}",
-    }
-
-
-def _read(name: str) -> str:
-    return resources.files("pacdp.reporting").joinpath(name).read_text(encoding="utf-8")

@@ -6,9 +6,9 @@ from pathlib import Path
 from pacdp.errors import InputError
 from pacdp.federation import Plan
 from pacdp.federation.client import require_ledger
+from pacdp.federation.wire import plan_digest
 from pacdp.privacy import SQLiteLedger
 from pacdp.site.agreement import describe_agreement
-from pacdp.site.codec import plan_digest
 from pacdp.site.head_file import HeadFile
 from pacdp.site.plans import find_client, read_plan
 from pacdp.site.settings import SiteSettings, record_acceptance
@@ -27,12 +27,12 @@ class Proposal:
     @property
     def digest(self) -> str:
         """The hash that is recorded if the owner accepts."""
-        return plan_digest(self.plan)
+        return plan_digest(self.plan, self.settings.modules)
 
     def describe(self) -> dict[str, str]:
         """Return what is agreed to, by topic, in plain words."""
         number = find_client(self.plan, self.settings.client)
-        return describe_agreement(self.plan, number, self.ledger.filter, self.settings.modules)
+        return describe_agreement(self.plan, number, self.ledger, self.settings.modules)
 
     def accept(self) -> None:
         """Record the owner's acceptance; a site that is running uses the plan after a restart."""

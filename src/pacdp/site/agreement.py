@@ -1,12 +1,13 @@
 """What the owner of a site agrees to by accepting a plan, in plain words."""
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Mapping
 
-from pacdp.errors import BudgetExceededError
+from pacdp.errors import BudgetExceededError, InputError
 from pacdp.federation import LocalModel, Plan
+from pacdp.federation.wire import plan_digest
 from pacdp.formatting import format_count
-from pacdp.privacy import Filter, Release
-from pacdp.site.codec import plan_digest
+from pacdp.privacy import Filter, SQLiteLedger
 
 _NEIGHBOURS = {
     "zero-out": "one {unit} of yours, present or replaced by an empty one (zero-out)",
@@ -15,16 +16,14 @@ _NEIGHBOURS = {
 
 
 def describe_agreement(
-    plan: Plan, client: int, state: Filter, modules: Mapping[str, str]
+    plan: Plan, client: int, ledger: SQLiteLedger, modules: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return what is agreed to, by topic; ``state`` is that of the site's ledger."""
+    """Return what is agreed to, by topic."""
     own, unit = plan.clients[client], plan.unit
-    releases = plan.planned_releases(client)
-    whole = [release.times(release.count * own.participations) for release in releases]
     planned = plan.planned_guarantee(client)
     weights = LocalModel(plan).coordinates
     rows = {
-        "plan": f"{plan.run}, SHA-256 {plan_digest(plan)}",
+        "plan": f"{plan.run}, with plug-ins and version SHA-256 {plan_digest(plan, modules)}",
         "you are": f"{own.name}, one of {format_count(len(plan.clients), 'client')}, with "
         + format_count(own.records, "record")
         + ("" if unit == "record" else f" of {format_count(own.units, unit)}"),
@@ -44,8 +43,8 @@ def describe_agreement(
         )
     rows |= _describe_levels(plan, client)
     rows |= {
-        "your ledger": f"budget {state.budget}; spent so far ε = {state.charged.epsilon:.6g}; "
-        + _describe_rest(state, whole),
+        "your ledger": f"budget {ledger.filter.budget}; spent so far "
+        f"ε = {ledger.filter.charged.epsilon:.6g}; " + _describe_rest(plan, client, ledger),
         "the server sees": f"in each round that you answer: an update of {weights:,} weights, with "
         "noise added here; how much noise that is; the head of your ledger; that you answered, or "
         "one of a few fixed words if you refuse",
@@ -81,13 +80,43 @@ def _describe_levels(plan: Plan, client: int) -> dict[str, str]:
     return {"budget levels": "; ".join(parts) + drawn}
 
 
-def _describe_rest(state: Filter, whole: Sequence[Release]) -> str:
-    """Say whether the ledger has enough left for the whole training."""
+def count_affordable(plan: Plan, client: int, ledger: SQLiteLedger) -> int:
+    """Return how many more rounds of the plan the ledger can pay, each with even noise."""
+    return bisect_left(
+        range(1, _count_open(plan, client, ledger) + 1),
+        True,
+        key=lambda rounds: not _can_pay(ledger.filter, plan, client, rounds),
+    )
+
+
+def _describe_rest(plan: Plan, client: int, ledger: SQLiteLedger) -> str:
+    """Say whether the ledger has enough left for what is left of the training."""
+    rounds = _count_open(plan, client, ledger)
+    which = "whole" if rounds == plan.clients[client].participations else "rest of the"
+    if not _can_pay(ledger.filter, plan, client, rounds):
+        return (
+            f"what is left is not enough for the {which} training: you will refuse once it is used"
+        )
+    return f"what is left is enough for the {which} training"
+
+
+def _count_open(plan: Plan, client: int, ledger: SQLiteLedger) -> int:
+    """Return how many rounds are planned and not debited yet."""
+    paid = sum(run == plan.run for run, _ in ledger.rounds)
+    return max(0, plan.clients[client].participations - paid)
+
+
+def _can_pay(state: Filter, plan: Plan, client: int, rounds: int) -> bool:
+    releases = plan.planned_releases(client)
+    more = [release.times(release.count * rounds) for release in releases if rounds]
     try:
-        for release in whole:
-            if release.sampled:
+        for release in more:
+            # A sampled plan is charged as a whole before its first release.
+            if release.sampled and release.times(1) not in state.frozen:
                 state = state.freeze(release)
-        state.spend(*whole)
-    except BudgetExceededError:
-        return "what is left is not enough for the whole training: you will refuse once it is used"
-    return "what is left is enough for the whole training"
+        if more:
+            state.spend(*more)
+    except (BudgetExceededError, InputError):
+        # A sampled plan needs a ledger from which nothing was released yet.
+        return False
+    return True

@@ -1,10 +1,6 @@
 """Reading a plan at a site: allowed plug-ins only, and nothing that does not follow from it."""
 
-import hashlib
-import importlib
-import importlib.util
 import json
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,8 +8,8 @@ from typing import Any
 from pacdp.errors import DataError, InputError
 from pacdp.federation import Plan
 from pacdp.federation.verification import verify_plan
-from pacdp.plugins import is_path
-from pacdp.site.codec import plan_digest
+from pacdp.federation.wire import plan_digest
+from pacdp.plugins import import_pinned, is_path
 from pacdp.site.settings import SiteSettings
 
 
@@ -35,8 +31,7 @@ def read_plan(path: Path, settings: SiteSettings) -> Plan:
                 f"{path}: names the plug-in {name}, which site.toml does not allow; add its module "
                 "to modules with the SHA-256 of its file if you trust it"
             )
-    for module in sorted(settings.modules):
-        _import_allowed(module, settings.modules)
+    import_pinned(settings.modules)
     plan = Plan.load(path)
     if not plan.algorithm.private:
         raise InputError(f"{path}: {plan.method} has no guarantee, which a site does not accept")
@@ -49,9 +44,10 @@ def read_accepted_plan(settings: SiteSettings) -> Plan:
     if settings.accepted is None:
         raise InputError(f"{settings.plan}: is not accepted yet; use pacdp site accept")
     plan = read_plan(settings.plan, settings)
-    if plan_digest(plan) != settings.accepted:
+    if plan_digest(plan, settings.modules) != settings.accepted:
         raise InputError(
-            f"{settings.plan}: is not the plan that was accepted; use pacdp site accept again"
+            f"{settings.plan}: is not the plan that was accepted, or its plug-ins or pacdp's "
+            "version are others; use pacdp site accept again"
         )
     return plan
 
@@ -74,29 +70,3 @@ def _named_plugins(content: Any) -> Iterator[str]:
         settings = content.get(part)
         named += list(settings.values()) if isinstance(settings, Mapping) else []
     yield from (name for name in named if isinstance(name, str) and is_path(name))
-
-
-def _import_allowed(module: str, allowed: Mapping[str, str]) -> None:
-    """Import a module if its file has the hash that is allowed."""
-    where = f"modules.{module}"
-    parent = module.rpartition(".")[0]
-    if parent and parent not in allowed:
-        # Python runs the code of a package before that of its modules.
-        raise InputError(f"{where}: its package {parent} must be listed, too")
-    if parent:
-        _import_allowed(parent, allowed)
-    try:
-        spec = importlib.util.find_spec(module)
-    except (ImportError, ValueError):
-        spec = None
-    if spec is None or spec.origin is None or not Path(spec.origin).is_file():
-        raise InputError(f"{where}: is not a Python file that can be imported")
-    if hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest() != allowed[module]:
-        raise InputError(f"{where}: {spec.origin} has another SHA-256 than the one allowed")
-    if module in sys.modules:
-        return
-    try:
-        importlib.import_module(module)
-    except Exception as error:  # a module can fail in any way while it is imported
-        said = " ".join(str(error).split())
-        raise InputError(f"{where}: cannot be imported ({said})") from error

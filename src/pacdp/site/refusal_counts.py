@@ -4,8 +4,24 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from pacdp.site.codec import Code
+from pacdp.federation.wire import Code
 from pacdp.storage import write_atomically
+
+MEANINGS = {
+    Code.MALFORMED: "It was no message of the known form, or too long.",
+    Code.SIGNATURE: "The coordinator had not signed it.",
+    Code.RUN: "It belonged to another run.",
+    Code.PLAN: "It belonged to another plan than the accepted one.",
+    Code.ROUND: "There is no such round.",
+    Code.PARTICIPANT: "This client does not take part in the round.",
+    Code.WEIGHTS: "The weights were not those of the model, or a number was not finite.",
+    Code.STATE: "The method's state was unusable.",
+    Code.ANSWERED: "The round was debited for another message before.",
+    Code.LOST: "The reply to the round is gone, or computing it has failed.",
+    Code.BUDGET: "The plan or the budget is used up, or the ledger is an older copy.",
+    Code.BUSY: "Something failed here, such as a full disk; asking again is allowed.",
+}
+"""Why a site refuses, for its owner."""
 
 
 class RefusalCounts:

@@ -17,10 +17,9 @@ from typing import Self
 from pacdp.errors import BudgetExceededError, LedgerError, StaleLedgerError
 from pacdp.federation import Broadcast, Client, LocalModel, Reply
 from pacdp.federation.record_files import read_records
+from pacdp.federation.wire import Code, Wire, WireError, frame_digest
 from pacdp.keys import load_signer, make_verifier
 from pacdp.privacy import Ledger, RoundRequest, SQLiteLedger
-from pacdp.site.checks import check_broadcast
-from pacdp.site.codec import Code, CodecFactory, WireError, frame_digest, plan_digest
 from pacdp.site.head_file import HeadFile
 from pacdp.site.plans import find_client, read_accepted_plan
 from pacdp.site.refusal_counts import RefusalCounts
@@ -38,19 +37,18 @@ class Site:
     Its noise comes from the operating system; nothing can seed it.
     """
 
-    def __init__(self, settings: SiteSettings, make_codec: CodecFactory) -> None:
+    def __init__(self, settings: SiteSettings) -> None:
         self.settings = settings
         self._lock = lock_exclusively(settings.ledger, "another site process uses this ledger")
         try:
-            self._open(make_codec)
+            self._open()
         except BaseException:
             self._lock.release()
             raise
 
-    def _open(self, make_codec: CodecFactory) -> None:
+    def _open(self) -> None:
         settings = self.settings
         self.plan = read_accepted_plan(settings)
-        self.digest = plan_digest(self.plan)
         self.number = find_client(self.plan, settings.client)
         self._sign = load_signer(settings.key)
         self._verify = make_verifier(settings.coordinator)
@@ -64,7 +62,7 @@ class Site:
             self.ledger = SQLiteLedger(settings.ledger)
             self.stale = True
         self._local_model = LocalModel(self.plan)
-        self._codec = make_codec(self._local_model)
+        self._wire = Wire.for_model(self._local_model, modules=settings.modules)
         self._records = read_records(settings.data, self.plan)
         # Refuses records, units, levels or a ledger that do not fit the plan.
         self._make_client(self.ledger, checked=False)
@@ -84,14 +82,13 @@ class Site:
     @property
     def largest_request(self) -> int:
         """The most bytes of a request; more are refused unread."""
-        return self._codec.largest_broadcast
+        return self._wire.largest_broadcast
 
     def answer(self, frame: bytes) -> bytes:
         """Return the signed reply to a broadcast, or a signed refusal. Never raises."""
         number: int | None = None
         try:
-            broadcast = self._codec.decode_broadcast(frame, client=self.number, verify=self._verify)
-            check_broadcast(broadcast, self._local_model, self.number)
+            broadcast = self._wire.decode_broadcast(frame, client=self.number, verify=self._verify)
             number = broadcast.round
             return self._answer(broadcast, frame_digest(frame))
         except WireError as error:
@@ -111,7 +108,7 @@ class Site:
     def refuse(self, code: Code, number: int | None = None) -> bytes:
         """Return a signed refusal."""
         self.refusals.add(code)
-        return self._codec.encode_refusal(code, client=self.number, round=number, sign=self._sign)
+        return self._wire.encode_refusal(code, client=self.number, round=number, sign=self._sign)
 
     def _answer(self, broadcast: Broadcast, asked: str) -> bytes:
         if self.stale:
@@ -148,7 +145,7 @@ class Site:
         paid = self.ledger.find_round(request.run, request.round)
         if paid is None or paid.request != request:
             raise LedgerError(f"{self.ledger.path}: round {request.round} is not debited")
-        return self._codec.encode_reply(
+        return self._wire.encode_reply(
             reply, broadcast=broadcast, asked=request.broadcast, head=paid.head, sign=self._sign
         )
 

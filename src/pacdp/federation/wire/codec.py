@@ -1,7 +1,7 @@
 """Broadcasts, replies and refusals of a plan as signed bytes, and back."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -58,8 +58,8 @@ class Wire:
     """Encodes and decodes the messages of one plan.
 
     ``shapes`` are those of the model's trained parameters. Both ends compute everything else from
-    their own copy of the plan: what arrives is compared with it and never changes it. ``digest``
-    identifies the plan that was agreed to, by default :func:`plan_digest`.
+    their own copy of the plan: what arrives is compared with it and never changes it. ``modules``
+    are the plug-ins that were agreed to with the plan (:func:`plan_digest`).
 
     Messages are signed by the given functions, which is no matter of this class:
 
@@ -85,19 +85,23 @@ class Wire:
     pacdp.federation.wire.frames.WireError: message refused: signature
     """
 
-    def __init__(self, plan: Plan, shapes: Shapes, *, digest: str | None = None) -> None:
+    def __init__(
+        self, plan: Plan, shapes: Shapes, *, modules: Mapping[str, str] | None = None
+    ) -> None:
         self.plan, self.shapes = plan, dict(shapes)
-        self.digest = plan_digest(plan) if digest is None else digest
+        self.digest = plan_digest(plan, modules)
         self.values = count_values(self.shapes)
 
     @classmethod
-    def for_model(cls, local_model: LocalModel, *, digest: str | None = None) -> Self:
+    def for_model(
+        cls, local_model: LocalModel, *, modules: Mapping[str, str] | None = None
+    ) -> Self:
         """Use the shapes of a plan's model, which must be in single precision."""
         for name, parameter in local_model.parameters.items():
             if parameter.dtype != torch.float32:
                 raise InputError(f"parameter {name}: is {parameter.dtype}, must be torch.float32")
         shapes = {name: tuple(p.shape) for name, p in local_model.parameters.items()}
-        return cls(local_model.plan, shapes, digest=digest)
+        return cls(local_model.plan, shapes, modules=modules)
 
     @property
     def largest_broadcast(self) -> int:
@@ -167,8 +171,11 @@ class Wire:
             raise WireError(Code.ROUND)
         if client not in self.plan.participants(number):
             raise WireError(Code.PARTICIPANT)
+        method = self.plan.algorithm
+        if set(header["state"]) != set(method.initial_state(len(self.plan.clients))):
+            raise WireError(Code.STATE)
         try:
-            self.plan.algorithm.check_state(header["state"], client)
+            method.check_state(header["state"], client)
         except Exception:
             # Whatever a method does when its state is not what it expects.
             raise WireError(Code.STATE) from None

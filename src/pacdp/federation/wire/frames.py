@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import Any
 
+from pacdp import __version__
 from pacdp.errors import InputError, PacdpError
 from pacdp.federation.plan import Plan
 from pacdp.keys import Sign, Verify
@@ -84,9 +85,20 @@ def canonical_json(value: Any) -> bytes:
     return text.encode()
 
 
-def plan_digest(plan: Plan) -> str:
-    """Return the SHA-256 of the plan's canonical JSON, in hexadecimal digits."""
-    return hashlib.sha256(canonical_json(plan.model_dump(mode="json"))).hexdigest()
+def plan_digest(plan: Plan, modules: Mapping[str, str] | None = None) -> str:
+    """Return the SHA-256 of what the owner of a site accepts, in hexadecimal digits.
+
+    That is the plan, which names the version of the arithmetic; the code of plug-ins, as the
+    SHA-256 of each module's file; and the series of pacdp, such as 0.3, whose later releases only
+    correct mistakes.
+    """
+    series = ".".join(__version__.split(".")[:2])
+    content = {
+        "modules": dict(modules or {}),
+        "pacdp": series,
+        "plan": plan.model_dump(mode="json"),
+    }
+    return hashlib.sha256(canonical_json(content)).hexdigest()
 
 
 def frame_digest(frame: bytes) -> str:
