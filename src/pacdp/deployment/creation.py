@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from pacdp import api
 from pacdp.data import Dataset, Records
 from pacdp.deployment.kits import (
+    list_modules,
     make_private_folder,
     make_settings,
     write_node,
@@ -167,6 +168,7 @@ def _write_site(
         "socket": "site.sock",
         "head": f"../../heads/{name}.head",
         "interval": interval,
+        "modules": list_modules(folder.plan),
     }
     toml = folder.site_settings(name)
     toml.write_text(write_toml(values), encoding="utf-8")
@@ -197,6 +199,7 @@ def _write_coordinator(
         "deadline": settings.deadline,
         "evaluation": "evaluation.npz",
         "initial": "initial.safetensors" if warm else None,
+        "modules": list_modules(folder.plan),
         "sites": keys,
     }
     folder.coordinator_settings.write_text(write_toml(values), encoding="utf-8")

@@ -1,5 +1,6 @@
 """What each machine of a federation needs, made where it is used: private keys never travel."""
 
+import json
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -7,7 +8,7 @@ from pathlib import Path
 
 from pacdp.deployment.layout import FederationSettings, require_site_names, write_toml
 from pacdp.deployment.templates import write_container_files, write_units
-from pacdp.errors import InputError
+from pacdp.errors import DataError, InputError
 from pacdp.federation import Plan
 from pacdp.federation.verification import verify_plan
 from pacdp.flower.bundle import write_app
@@ -19,6 +20,8 @@ from pacdp.flower.certificates import (
 )
 from pacdp.flower.commands import write_home
 from pacdp.keys import create_key, make_verifier, read_public_key
+from pacdp.plugins import hash_module, import_pinned
+from pacdp.site.plans import named_plugins
 from pacdp.storage import require_new_file
 
 SERVER_UNITS = ("pacdp-coordinator", "pacdp-superlink", "pacdp-serverapp")
@@ -64,6 +67,21 @@ def write_node(folder: Path) -> None:
     create_secret(folder / "superexec.secret")
 
 
+def list_modules(plan: Path) -> dict[str, str]:
+    """Return the modules that a plan names, and the packages they are in, with their hashes."""
+    try:
+        content = json.loads(plan.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        raise DataError(f"{plan}: is no plan") from None
+    modules = {}
+    for name in named_plugins(content):
+        parts = name.partition(":")[0].split(".")
+        for end in range(1, len(parts) + 1):
+            module = ".".join(parts[:end])
+            modules[module] = hash_module(module)
+    return modules
+
+
 def create_server(
     path: Path,
     *,
@@ -76,6 +94,8 @@ def create_server(
     deadline: float = 300.0,
 ) -> None:
     """Write what the machine of the server needs; ``sites`` are the public keys of the clients."""
+    modules = list_modules(plan)
+    import_pinned(modules)
     planned = Plan.load(plan)
     verify_plan(planned)
     names = [client.name for client in planned.clients]
@@ -104,6 +124,7 @@ def create_server(
             "minimum": settings.minimum,
             "deadline": deadline,
             "peers": [],
+            "modules": modules,
             "sites": {name: sites[name] for name in names},
         }
         comment = "peers: the number of the user pacdp-app (id -u pacdp-app)"
