@@ -137,7 +137,7 @@ class Relay:
         pause: float = 2.0,
         longest_pause: float = 15.0,
         tick: float = 0.1,
-        refresh: float = 1.0,
+        refresh: float = 2.0,
     ) -> None:
         self._nodes, self._coordinator = nodes, coordinator
         self._patience, self._pause, self._longest_pause = patience, pause, longest_pause
