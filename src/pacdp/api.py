@@ -11,9 +11,10 @@ from pathlib import Path
 
 from pacdp.arithmetic import RUN_AGAIN
 from pacdp.curve import Curve as Curve
+from pacdp.data import Dataset, Partition
 from pacdp.errors import InputError
 from pacdp.experiments import Experiment as Experiment
-from pacdp.experiments import RunFolder, RunResult, prepare_run, read_experiment
+from pacdp.experiments import PreparedRun, RunFolder, RunResult, prepare_run, read_experiment
 from pacdp.experiments.execute import refuse_engine, simulate_run
 from pacdp.experiments.experiment import Changes
 from pacdp.experiments.offline import make_proxy_task
@@ -111,6 +112,24 @@ def plan(
     chosen = _build_method(loaded, method)
     dataset, partition = read_data(loaded.data, seed=require_seed(seed))
     return plan_run(loaded, chosen, dataset, partition, seed=seed, progress=progress)
+
+
+def prepare(
+    experiment: Experiment,
+    *,
+    method: Method | str | None = None,
+    seed: int = 0,
+    read: tuple[Dataset, Partition] | None = None,
+    progress: Progress = ignore_progress,
+) -> PreparedRun:
+    """Decide everything that :func:`run` decides before the first round, and train nothing.
+
+    ``read`` is the partitioned data set, if it is known already.
+    """
+    read = read or read_data(experiment.data, seed=require_seed(seed))
+    curve = _fit_missing_curve(experiment, [method], seed=seed, read=read, progress=progress)
+    chosen = _build_method(experiment, method, curve)
+    return prepare_run(experiment, method=chosen, seed=seed, read=read, progress=progress)
 
 
 def fit(
@@ -358,6 +377,7 @@ def _fit_missing_curve(
     *,
     seed: int = 0,
     saved: Path | None = None,
+    read: tuple[Dataset, Partition] | None = None,
     progress: Progress,
 ) -> Curve | None:
     """Load or fit a curve if a method needs one and the experiment has none."""
@@ -367,6 +387,6 @@ def _fit_missing_curve(
         return None
     if saved is not None and saved.is_file():
         return Curve.load(saved, advice=RUN_AGAIN)
-    proxy_task = make_proxy_task(experiment, seed=seed, progress=progress)
+    proxy_task = make_proxy_task(experiment, seed=seed, read=read, progress=progress)
     _LOGGER.warning("the experiment has no curve: fitting one on %s", proxy_task.proxy.data.name)
     return fit_curve(proxy_task, experiment.offline, progress=progress)

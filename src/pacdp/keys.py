@@ -31,6 +31,12 @@ def create_key(path: Path) -> str:
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
+    write_private_file(path, content)
+    return key.public_key().public_bytes_raw().hex()
+
+
+def write_private_file(path: Path, content: bytes) -> None:
+    """Write a new file that its owner alone can read, and make sure that it is on the disk."""
     try:
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     except FileExistsError:
@@ -39,7 +45,6 @@ def create_key(path: Path) -> str:
         stream.write(content)
         stream.flush()
         os.fsync(stream.fileno())
-    return key.public_key().public_bytes_raw().hex()
 
 
 def load_signer(path: Path) -> Sign:

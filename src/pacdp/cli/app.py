@@ -11,7 +11,7 @@ import typer
 from typer import Option
 
 from pacdp import __version__
-from pacdp.cli import curve, data, ledger, site
+from pacdp.cli import curve, data, federation, ledger, site
 from pacdp.cli.demo import demo_command
 from pacdp.cli.experiment import compare_command, report_command, run_command
 from pacdp.cli.inference import evaluate_command, predict_command
@@ -39,6 +39,7 @@ app.command("evaluate")(evaluate_command)
 app.command("predict")(predict_command)
 app.add_typer(curve.app, name="curve")
 app.add_typer(data.app, name="data")
+app.add_typer(federation.app, name="federation")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(site.app, name="site")
 

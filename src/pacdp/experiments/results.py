@@ -25,6 +25,17 @@ from pacdp.federation.local_model import Tensors
 from pacdp.storage import write_atomically
 
 
+class Traffic(Settings):
+    """Bytes of all messages of a run, with headers and signatures, each counted once."""
+
+    broadcasts: int
+    """How many broadcasts were sent, to all clients together."""
+    broadcast_bytes: int
+    answers: int
+    """How many replies and refusals were received."""
+    answer_bytes: int
+
+
 class RunResult(Settings):
     """Everything that is known about a finished run. What does not exist is None.
 
@@ -55,6 +66,8 @@ class RunResult(Settings):
     clients: tuple[ClientResult, ...]
     accuracy_by_level: Mapping[float, Real] = Field({}, exclude_if=lambda levels: not levels)
     """The accuracy on test records of each budget level, where they have budgets of their own."""
+    traffic: Traffic | None = Field(None, exclude_if=lambda traffic: traffic is None)
+    """What was sent, measured; None where nothing was, as in a simulation."""
 
     plan: Plan = Field(exclude=True, repr=False)
     history: tuple[RoundResult, ...] = Field(exclude=True, repr=False)
@@ -67,18 +80,39 @@ class RunResult(Settings):
 
     @classmethod
     def of(cls, prepared: PreparedRun, result: Result, *, profile: str | None = None) -> Self:
-        """Describe a run that has just ended."""
+        """Describe a simulated run that has just ended."""
+        return cls.describe(
+            result,
+            experiment=prepared.experiment.name,
+            profile=profile,
+            before=prepared.before,
+            test_counts=_test_counts(prepared),
+        )
+
+    @classmethod
+    def describe(
+        cls,
+        result: Result,
+        *,
+        experiment: str,
+        profile: str | None = None,
+        before: Mapping[str, float] | None = None,
+        test_counts: Sequence[int] | None = None,
+        traffic: Traffic | None = None,
+    ) -> Self:
+        """Describe a run; ``test_counts`` are the records behind each client's accuracy."""
         plan, clients = result.plan, tuple(result.clients())
         budgets = [client.epsilon_budget for client in clients]
-        levels = accuracy_by_budget(result.accuracies, budgets, _test_counts(prepared))
+        counts = [client.records for client in clients] if test_counts is None else test_counts
+        levels = accuracy_by_budget(result.accuracies, budgets, counts)
         return cls(
-            experiment=prepared.experiment.name,
+            experiment=experiment,
             method=plan.method,
             seed=plan.seed,
             profile=profile,
             accuracy=result.metrics.get("accuracy"),
             metrics=result.metrics,
-            before_private_data=prepared.before,
+            before_private_data=before,
             chance=result.chance,
             rounds=plan.rounds,
             seconds=result.seconds,
@@ -93,6 +127,7 @@ class RunResult(Settings):
             plan=plan,
             history=tuple(result.history),
             weights=result.model,
+            traffic=traffic,
         )
 
     def __eq__(self, other: object) -> bool:
@@ -101,6 +136,13 @@ class RunResult(Settings):
             return False
         mine, theirs = (vars(result) | {"weights": None} for result in (self, other))
         return mine == theirs
+
+    @property
+    def total_bytes(self) -> int:
+        """The traffic of the whole run: measured, or as planned where nothing was sent."""
+        if self.traffic is None:
+            return self.bytes_per_round * self.rounds
+        return self.traffic.broadcast_bytes + self.traffic.answer_bytes
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of ``result.json``."""

@@ -30,6 +30,7 @@ from pacdp.errors import DataError, InputError
 from pacdp.experiments.prepare import PreparedRun
 from pacdp.experiments.results import RunResult
 from pacdp.federation import Checkpoint, Plan, RoundResult
+from pacdp.storage import write_atomically
 
 SETUP = ("curve.json", "experiment.json", "partition.json", "environment.json", ".plan.json")
 PACKAGES = ("pacdp", "torch", "numpy", "scipy", "dp-accounting")
@@ -89,9 +90,23 @@ class RunFolder:
 
     def finish(self, result: RunResult) -> None:
         """Write the model and then the result, whose presence says that the run is complete."""
-        assert result.weights is not None
-        save_file(result.weights, self.path / "model.safetensors")
-        _write(self.path / "result.json", result.to_json())
+        _finish(self.path, result)
+
+
+def write_result(path: Path, result: RunResult) -> None:
+    """Write a result as the folder of a run, in place of an earlier one of the same run."""
+    path.mkdir(parents=True, exist_ok=True)
+    result.plan.save(path / "plan.json")
+    rows = [row.to_json() for row in result.history]
+    write_atomically(path / "metrics.jsonl", "".join(map(_line, rows)))
+    _write(path / "environment.json", describe_environment())
+    _finish(path, result)
+
+
+def _finish(path: Path, result: RunResult) -> None:
+    assert result.weights is not None
+    save_file(result.weights, path / "model.safetensors")
+    _write(path / "result.json", result.to_json())
 
 
 def describe_environment() -> dict[str, str]:

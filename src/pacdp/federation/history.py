@@ -46,25 +46,28 @@ class History:
 
     def after_round(self, outcome: RoundOutcome) -> None:
         """Add the result of a round, and count refusals and failures."""
-        plan = self._server.plan
-        self.refused.update(outcome.refused)
-        self.failed.update(outcome.failed)
-        seconds, metrics, self._predicted = self.seconds, {}, None
+        plan, seconds, metrics = self._server.plan, self.seconds, {}
+        self._predicted = None
         evaluated = (outcome.round + 1) % self._every == 0 or outcome.round + 1 == plan.rounds
         if self._test is not None and evaluated:
             metrics = plan.task.quick_metrics(self.predict(), self._test.labels)
-        self.rows.append(
-            RoundResult(
-                round=outcome.round + 1,
-                asked=len(outcome.asked),
-                answered=len(outcome.answered),
-                epsilon_spent=_largest_epsilon(self.ledgers),
-                adjacency=plan.privacy.adjacency,
-                seconds=seconds,
-                clipping_bound=outcome.clipping_bound,
-                metrics=metrics,
-            )
+        result = RoundResult(
+            round=outcome.round + 1,
+            asked=len(outcome.asked),
+            answered=len(outcome.answered),
+            epsilon_spent=_largest_epsilon(self.ledgers),
+            adjacency=plan.privacy.adjacency,
+            seconds=seconds,
+            clipping_bound=outcome.clipping_bound,
+            metrics=metrics,
         )
+        self.restore_round(outcome, result)
+
+    def restore_round(self, outcome: RoundOutcome, result: RoundResult) -> None:
+        """Add the known result of a round, and count refusals and failures."""
+        self.refused.update(outcome.refused)
+        self.failed.update(outcome.failed)
+        self.rows.append(result)
 
     def predict(self) -> NDArray[Any]:
         """Predict the test records with the present model."""

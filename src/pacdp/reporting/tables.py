@@ -33,7 +33,7 @@ def tabulate_methods(comparison: Comparison) -> Table:
         "budget ε": lambda label: format_epsilons(groups[label], "epsilon_budget"),
         "spent ε": lambda label: format_epsilons(groups[label], "epsilon_spent"),
         "total traffic": lambda label: format_bytes(
-            statistics.fmean(result.bytes_per_round * result.rounds for result in groups[label])
+            statistics.fmean(result.total_bytes for result in groups[label])
         ),
         "time": lambda label: format_duration(
             statistics.fmean(result.seconds for result in groups[label])
@@ -44,7 +44,7 @@ def tabulate_methods(comparison: Comparison) -> Table:
     caption = (
         f"Mean ± standard deviation over seeds. ε at {comparison.terms}, over clients and seeds: "
         "single values, or minimum / median / maximum where many differ. Traffic: up and down, "
-        "all clients and rounds of one run."
+        "all clients and rounds of one run; as planned in a simulation, measured in a federation."
     )
     return _tabulate(columns, groups, caption)
 

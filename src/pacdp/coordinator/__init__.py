@@ -1,0 +1,8 @@
+"""The coordinator of a federation: the server, as a process whose sites are elsewhere."""
+
+from pacdp.coordinator.coordinator import Coordinator
+from pacdp.coordinator.log import RunLog
+from pacdp.coordinator.settings import CoordinatorSettings
+from pacdp.coordinator.transport import RunFailedError, StoppedError
+
+__all__ = ["Coordinator", "CoordinatorSettings", "RunFailedError", "RunLog", "StoppedError"]

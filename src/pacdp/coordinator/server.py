@@ -1,0 +1,82 @@
+"""A server whose broadcasts and results are kept in the log of the run."""
+
+from collections.abc import Callable
+
+import torch
+
+from pacdp.coordinator.log import RunLog
+from pacdp.errors import DataError
+from pacdp.federation import Broadcast, RoundResult, Server
+from pacdp.federation.history import History
+from pacdp.federation.local_model import Tensors
+from pacdp.federation.server import RoundOutcome
+from pacdp.federation.wire import Wire
+from pacdp.keys import Sign
+
+
+class LoggedServer(Server):
+    """Commits each broadcast to the log before it is sent, and repeats those that are there.
+
+    A broadcast in the log must be the one that follows from the answers before it.
+    """
+
+    def __init__(
+        self, wire: Wire, initial: Tensors, log: RunLog, *, sign: Sign, rounds: int
+    ) -> None:
+        super().__init__(wire.plan, initial)
+        self._wire, self._log, self._sign, self._rounds = wire, log, sign, rounds
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds are run: all of them, or those in the log."""
+        return self._rounds
+
+    def broadcast(self, round: int) -> Broadcast:  # noqa: A002
+        """Return the broadcast of a round, as it is in the log."""
+        asked = self.participants(round)
+        if not asked:
+            return super().broadcast(round)
+        frame = self._log.find_broadcast(round)
+        if frame is None:
+            broadcast = super().broadcast(round)
+            self._log.add_broadcast(round, self._wire.encode_broadcast(broadcast, sign=self._sign))
+            return broadcast
+        # Signed by a key that may have been replaced since; what counts is what it says.
+        sent = self._wire.decode_broadcast(frame, client=asked[0], verify=lambda *_: True)
+        if sent.round != round or not self._follows(sent):
+            raise DataError(
+                f"{self._log.path}: the broadcast of round {round + 1} does not follow from the "
+                "answers before it"
+            )
+        for name, value in self._model.items():
+            # What was sent may have noise of its own.
+            value.copy_(sent.model[name])
+        return sent
+
+    def _follows(self, sent: Broadcast) -> bool:
+        if sent.shared_state != self.shared_state:
+            return False
+        return bool(self._broadcast_noise) or all(
+            torch.equal(value, sent.model[name]) for name, value in self._model.items()
+        )
+
+
+class Recorder:
+    """Keeps the result of each round in the log, and does not evaluate a round twice."""
+
+    def __init__(
+        self, history: History, log: RunLog, on_round: Callable[[RoundResult], None]
+    ) -> None:
+        self._history, self._log, self._on_round = history, log, on_round
+        self._known = log.results()
+        if self._known:
+            history.started -= self._known[-1].seconds
+
+    def after_round(self, outcome: RoundOutcome) -> None:
+        """Add the result of a round, from the log if it is there."""
+        if outcome.round < len(self._known):
+            self._history.restore_round(outcome, self._known[outcome.round])
+            return
+        self._history.after_round(outcome)
+        self._log.add_result(self._history.rows[-1])
+        self._on_round(self._history.rows[-1])

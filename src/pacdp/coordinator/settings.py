@@ -1,0 +1,40 @@
+"""``coordinator.toml``: what the operator of a federation decides."""
+
+from pathlib import Path
+
+from pydantic import Field
+
+from pacdp.config import Count, Real, Settings, Whole
+
+
+class CoordinatorSettings(Settings):
+    """The settings of a coordinator. Paths are relative to the folder of the file."""
+
+    plan: Path = Field(description="The plan, which every site has accepted.")
+    key: Path = Field(description="The file of the coordinator's private key.")
+    sites: dict[str, str] = Field(
+        description="The public key of each client of the plan, in hexadecimal digits."
+    )
+    log: Path = Field(description="The log of the run, from which it is resumed.")
+    socket: Path = Field(description="The Unix socket at which a relay fetches broadcasts.")
+    results: Path = Field(description="The folder for the model and the results.")
+    minimum: Count = Field(
+        1, description="Replies that a round needs; fewer, if fewer clients are asked."
+    )
+    deadline: Real = Field(
+        300.0,
+        gt=0,
+        description="Seconds after which a round is closed if it has the minimum of replies.",
+    )
+    evaluation: Path | None = Field(
+        None, description="Public test records (.csv or .npz) on which the model is evaluated."
+    )
+    initial: Path | None = Field(
+        None, description="The initial model (.safetensors); by default that of the plan's seed."
+    )
+    modules: dict[str, str] = Field(
+        {}, description="Plug-ins of the plan, each with the SHA-256 of its file, as at the sites."
+    )
+    peers: tuple[Whole, ...] = Field(
+        (), description="Numbers of the users that may use the socket, besides the coordinator's."
+    )

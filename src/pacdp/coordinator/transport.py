@@ -1,0 +1,235 @@
+"""A round as the coordinator sees it: sites answer through a relay, or not at all."""
+
+import logging
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from pacdp.coordinator.log import RunLog
+from pacdp.coordinator.relaying import LARGEST_HEADER, RelayRequest, RoundState
+from pacdp.coordinator.settings import CoordinatorSettings
+from pacdp.errors import BudgetExceededError, InputError, PacdpError
+from pacdp.federation import Broadcast, Plan, Reply
+from pacdp.federation.client import freeze_sampled
+from pacdp.federation.messages import Answers, Refusal
+from pacdp.federation.wire import Code, Wire, WireError, frame_digest
+from pacdp.keys import Verify
+from pacdp.privacy import Ledger
+from pacdp.sockets import PATIENCE_SECONDS, Listener, receive, receive_length, send_message
+
+_log = logging.getLogger(__name__)
+# Seconds for which a relay that has not heard of the end can still be told.
+_FAREWELL_SECONDS = 20.0
+
+
+class StoppedError(PacdpError):
+    """The coordinator was asked to stop; the run goes on when it is started again."""
+
+
+class RunFailedError(PacdpError):
+    """A round has fewer replies than it needs, and no site is left to ask."""
+
+
+class LoggedTransport:
+    """Returns the answers in the log; those of further rounds are refused.
+
+    ``ledgers`` are charged with what the sites have paid for, as far as their answers tell.
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        log: RunLog,
+        verifiers: Sequence[Verify],
+        ledgers: Sequence[Ledger | None],
+    ) -> None:
+        self._wire, self._log, self._verifiers = wire, log, verifiers
+        self._ledgers = ledgers
+
+    @property
+    def _plan(self) -> Plan:
+        return self._wire.plan
+
+    def ask(self, broadcast: Broadcast, client_ids: Sequence[int]) -> Answers:
+        """Return the answers of a closed round, in the order of the clients."""
+        if not self._log.is_closed(broadcast.round):
+            raise InputError(f"{self._log.path}: round {broadcast.round + 1} is not closed")
+        frames = self._log.answers(broadcast.round)
+        answers = {
+            who: self._read(frames[who], who, broadcast) for who in client_ids if who in frames
+        }
+        for who, answer in answers.items():
+            self._charge(who, answer, broadcast.round)
+        return answers
+
+    def _asked(self, number: int) -> bytes:
+        frame = self._log.find_broadcast(number)
+        if frame is None:
+            raise InputError(f"{self._log.path}: round {number + 1} has no broadcast")
+        return frame
+
+    def _read(self, frame: bytes, client: int, broadcast: Broadcast) -> Reply | Refusal:
+        """Verify and decode an answer; what is wrong with it is a WireError."""
+        received = self._wire.decode_answer(
+            frame,
+            client=client,
+            broadcast=broadcast,
+            asked=frame_digest(self._asked(broadcast.round)),
+            verify=self._verifiers[client],
+        )
+        return received if isinstance(received, Refusal) else received.reply
+
+    def _charge(self, client: int, answer: Reply | Refusal, number: int) -> None:
+        """Charge a reply, or one that was paid for and lost."""
+        plan, ledger = self._plan, self._ledgers[client]
+        if ledger is None:
+            return
+        if isinstance(answer, Reply):
+            scale = answer.noise_scale
+        elif answer.reason == Code.LOST:
+            scale = plan.noise_scale(client, number, ledger)
+        else:
+            return
+        try:
+            releases = plan.planned_releases(client, scale=scale)
+            freeze_sampled(plan, client, ledger, releases)
+            ledger.reserve(*releases, run=plan.run, label=plan.label)
+        except (BudgetExceededError, InputError) as error:
+            # No honest site has paid for that.
+            _log.warning("round %d, %s: %s", number + 1, plan.clients[client].name, error)
+
+
+class RelayTransport(LoggedTransport):
+    """Collects the answers of a round at the coordinator's socket, and adds them to the log.
+
+    A round is closed when all sites have answered, or at its deadline if it has the minimum of
+    replies. If all have answered and too few replied, the run has failed.
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        log: RunLog,
+        verifiers: Sequence[Verify],
+        ledgers: Sequence[Ledger | None],
+        *,
+        listener: Listener,
+        settings: CoordinatorSettings,
+    ) -> None:
+        super().__init__(wire, log, verifiers, ledgers)
+        self._listener, self._settings = listener, settings
+        self._names = [client.name for client in wire.plan.clients]
+        self._largest = LARGEST_HEADER + max(map(wire.largest_answer, range(len(self._names))))
+
+    def ask(self, broadcast: Broadcast, client_ids: Sequence[int]) -> Answers:
+        """Return the answers of a round, once it is closed."""
+        if not self._log.is_closed(broadcast.round):
+            current = _OpenRound(broadcast, client_ids, set(self._log.answers(broadcast.round)))
+            self._collect(current)
+            self._log.close_round(broadcast.round, current.refusals)
+        return super().ask(broadcast, client_ids)
+
+    def _collect(self, current: "_OpenRound") -> None:
+        """Serve the relay until the round can be closed."""
+        number, asked = current.broadcast.round + 1, len(current.asked)
+        needed = min(self._settings.minimum, asked)
+        deadline = time.monotonic() + self._settings.deadline
+        while current.wanted:
+            overdue, enough = time.monotonic() >= deadline, len(current.replied) >= needed
+            if overdue and enough:
+                return
+            connection = self._listener.accept(None if overdue else deadline)
+            if self._listener.stopped:
+                raise StoppedError(f"stopped in round {number}; start again to go on")
+            if connection is not None:
+                self._attend(connection, lambda request: self._advance(current, request, deadline))
+            elif not enough:
+                _log.warning(
+                    "round %d: %d of %d replies at the deadline, %d are needed; waiting",
+                    *(number, len(current.replied), asked, needed),
+                )
+        if len(current.replied) < needed:
+            codes = ", ".join(sorted(code for code, _ in current.refusals.values()))
+            raise RunFailedError(
+                f"round {number}: {len(current.replied)} of {asked} sites replied, {needed} are "
+                f"needed; the others refused: {codes}"
+            )
+
+    def _attend(self, connection: socket.socket, respond: Callable[[RelayRequest], bytes]) -> bool:
+        """Answer the one request of a connection; False if that failed."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        try:
+            with connection:
+                size = receive_length(connection, deadline)
+                if size > self._largest:
+                    raise InputError(f"{size} bytes are announced, at most {self._largest} allowed")
+                request = RelayRequest.decode(receive(connection, size, deadline))
+                content = respond(request)
+                connection.settimeout(PATIENCE_SECONDS)
+                send_message(connection, content)
+        except (OSError, InputError) as error:
+            _log.info("connection: %s", error)
+            return False
+        return True
+
+    def _advance(self, current: "_OpenRound", request: RelayRequest, deadline: float) -> bytes:
+        """Take the answer in a request, if it counts, and return the state of the round."""
+        number = current.broadcast.round
+        if request.site in self._names and request.round == number:
+            who = self._names.index(request.site)
+            if who in current.wanted:
+                self._take(current, who, request.answer)
+        state = RoundState(
+            *("open", number, tuple(self._names[who] for who in current.wanted)),
+            max(0.0, deadline - time.monotonic()),
+        )
+        return state.encode(b"" if request.round == number else self._asked(number))
+
+    def _take(self, current: "_OpenRound", who: int, frame: bytes) -> None:
+        number, name = current.broadcast.round, self._names[who]
+        try:
+            answer = self._read(frame, who, current.broadcast)
+            self._check_cost(who, answer)
+        except (WireError, BudgetExceededError) as error:
+            _log.warning("round %d, %s: %s", number + 1, name, error)
+            return
+        if isinstance(answer, Reply):
+            self._log.add_reply(number, who, frame)
+            current.replied.add(who)
+        elif answer.reason != Code.BUSY:
+            _log.warning("round %d, %s: refuses: %s", number + 1, name, answer.reason)
+            current.refusals[who] = (answer.reason, frame)
+
+    def _check_cost(self, client: int, answer: Reply | Refusal) -> None:
+        """Refuse a reply that would exceed the plan's budget: no honest site sends it."""
+        ledger = self._ledgers[client]
+        if ledger is None or isinstance(answer, Refusal):
+            return
+        releases = self._plan.planned_releases(client, scale=answer.noise_scale)
+        if not any(release.sampled for release in releases):
+            ledger.filter.spend(*releases)
+
+    def say_farewell(self, state: str) -> None:
+        """Tell the relay how the run has ended, if it asks within a few seconds."""
+        message = RoundState(state, self._plan.rounds).encode()
+        deadline = time.monotonic() + _FAREWELL_SECONDS
+        while connection := self._listener.accept(deadline):
+            if self._attend(connection, lambda request: message):
+                return
+
+
+@dataclass
+class _OpenRound:
+    """The answers to a round so far."""
+
+    broadcast: Broadcast
+    asked: Sequence[int]
+    replied: set[int]
+    refusals: dict[int, tuple[str, bytes]] = field(default_factory=dict)
+    """Codes and bytes, by client."""
+
+    @property
+    def wanted(self) -> list[int]:
+        """The clients that have not answered yet."""
+        return [who for who in self.asked if who not in self.replied and who not in self.refusals]

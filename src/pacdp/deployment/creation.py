@@ -1,0 +1,258 @@
+"""Writing the folder of a federation: everything that a trial on one machine needs, or nothing."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from safetensors.torch import save_file
+
+from pacdp import api
+from pacdp.data import Dataset, Records
+from pacdp.deployment.layout import (
+    FederationFolder,
+    FederationSettings,
+    require_short_paths,
+    require_site_names,
+    write_toml,
+)
+from pacdp.deployment.population import adapt_experiment, select_clients
+from pacdp.deployment.templates import write_container_files, write_units
+from pacdp.errors import InputError
+from pacdp.experiments import Experiment, PreparedRun
+from pacdp.experiments.prepare import read_data
+from pacdp.federation import Plan
+from pacdp.flower.bundle import write_app
+from pacdp.flower.certificates import (
+    create_authority,
+    create_node_key,
+    create_secret,
+    issue_server_certificate,
+)
+from pacdp.flower.commands import write_home
+from pacdp.keys import create_key
+from pacdp.privacy import SQLiteLedger
+from pacdp.progress import Progress, ignore_progress
+from pacdp.site.acceptance import propose_plan
+from pacdp.storage import require_new_file
+
+
+@dataclass(frozen=True, kw_only=True)
+class FederationRequest:
+    """What a federation is made of."""
+
+    experiment: Experiment
+    source: str
+    """Name or path of the experiment."""
+    method: str | None = None
+    seed: int = 0
+    sites: Sequence[str] | None = None
+    """Some of the clients; None for all."""
+    interval: float | None = None
+    deadline: float = 300.0
+    minimum: int | None = None
+    """Answers that a round needs; None for half of the sites."""
+    host: str = "127.0.0.1"
+    port: int = 9092
+
+
+def create_federation(
+    path: Path, request: FederationRequest, *, progress: Progress = ignore_progress
+) -> tuple[FederationFolder, Plan]:
+    """Write the folder of a federation, whose plan every site has accepted.
+
+    It is for a trial: one person holds the records of all sites, and accepts for all of them.
+    Nothing is left behind if something is refused.
+    """
+    final = FederationFolder(require_new_file(path.resolve()))
+    dataset, whole = read_data(request.experiment.data, seed=api.require_seed(request.seed))
+    names = whole.clients if request.sites is None else request.sites
+    dataset, partition = select_clients(dataset, whole, names)
+    require_site_names(partition.clients)
+    require_short_paths(final, partition.clients)
+    settings = _make_settings(request, partition.clients)
+    prepared = api.prepare(
+        adapt_experiment(request.experiment, whole, partition),
+        method=request.method,
+        seed=request.seed,
+        read=(dataset, partition),
+        progress=progress,
+    )
+    if not prepared.plan.algorithm.private:
+        raise InputError(f"method {prepared.plan.method}: has no guarantee, which no site accepts")
+    settings = settings.model_copy(update={"run": prepared.plan.run})
+    beside = Path(tempfile.mkdtemp(prefix=f".{final.path.name}.", dir=final.path.parent))
+    try:
+        _write(FederationFolder(beside), final, settings, prepared, dataset, request.interval)
+        beside.rename(final.path)
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise
+    return final, prepared.plan
+
+
+def _make_settings(request: FederationRequest, sites: Sequence[str]) -> FederationSettings:
+    minimum = max(1, len(sites) // 2) if request.minimum is None else request.minimum
+    for name, value, allowed in (
+        ("--minimum", minimum, 1 <= minimum <= len(sites)),
+        ("--deadline", request.deadline, 0 < request.deadline < 1e9),
+        ("--interval", request.interval, request.interval is None or 0 < request.interval <= 3600),
+        # SuperLink uses three ports, and each SuperNode another.
+        ("--port", request.port, 1024 <= request.port <= 65533 - len(sites)),
+    ):
+        if not allowed:
+            raise InputError(f"{name} = {value:g}: is out of range for {len(sites)} sites")
+    if not request.host or not all(part.isalnum() or part in ".-" for part in request.host):
+        raise InputError(f"--host = {request.host!r}: must be the name or address of a machine")
+    return FederationSettings(
+        experiment=request.source,
+        run="",
+        sites=tuple(sites),
+        seed=request.seed,
+        host=request.host,
+        port=request.port,
+        deadline=request.deadline,
+        minimum=minimum,
+    )
+
+
+def _write(
+    folder: FederationFolder,
+    final: FederationFolder,
+    settings: FederationSettings,
+    prepared: PreparedRun,
+    dataset: Dataset,
+    interval: float | None,
+) -> None:
+    folder.settings_file.write_text(write_toml(settings.model_dump(mode="json")), encoding="utf-8")
+    prepared.plan.save(folder.plan)
+    for name in ("coordinator", "sites", "heads", "logs", "flower"):
+        _make_folder(folder.path / name)
+    coordinator = create_key(folder.coordinator / "coordinator.key")
+    keys, records = {}, prepared.partition.client_records(dataset)
+    for number, name in enumerate(settings.sites):
+        keys[name] = _write_site(
+            folder,
+            prepared.plan,
+            number,
+            records[number],
+            coordinator=coordinator,
+            interval=interval,
+        )
+    _write_coordinator(folder, settings, prepared, dataset.test, keys)
+    _write_flower(folder, final, settings)
+    write_units(folder.path / "systemd", settings)
+    write_container_files(folder.path / "containers", settings)
+
+
+def _write_site(
+    folder: FederationFolder,
+    plan: Plan,
+    number: int,
+    records: Records,
+    *,
+    coordinator: str,
+    interval: float | None,
+) -> str:
+    """Write what a site needs, accept the plan for it, and return its public key."""
+    name = plan.clients[number].name
+    own = folder.site(name)
+    _make_folder(own)
+    _write_records(own / "records.npz", records, unit=plan.unit)
+    budget, ledger = plan.budget(number), own / f"{name}.ledger"
+    assert budget is not None
+    SQLiteLedger.create(ledger, client=name, budget=budget, levels=plan.level_budgets(number))
+    ledger.chmod(0o600)
+    public = create_key(own / "site.key")
+    values = {
+        "client": name,
+        "data": "records.npz",
+        "ledger": ledger.name,
+        "plan": "plan.json",
+        "coordinator": coordinator,
+        "key": "site.key",
+        "socket": "site.sock",
+        "head": f"../../heads/{name}.head",
+        "interval": interval,
+    }
+    toml = folder.site_settings(name)
+    toml.write_text(write_toml(values), encoding="utf-8")
+    propose_plan(folder.plan, toml).accept()
+    return public
+
+
+def _write_coordinator(
+    folder: FederationFolder,
+    settings: FederationSettings,
+    prepared: PreparedRun,
+    test: Records,
+    keys: dict[str, str],
+) -> None:
+    own = folder.coordinator
+    prepared.plan.save(own / "plan.json")
+    _write_records(own / "evaluation.npz", test, unit=prepared.plan.unit)
+    warm = prepared.plan.hot_start is not None
+    if warm:
+        save_file(prepared.initial, own / "initial.safetensors")
+    values = {
+        "plan": "plan.json",
+        "key": "coordinator.key",
+        "log": "run.db",
+        "socket": "coordinator.sock",
+        "results": "results",
+        "minimum": settings.minimum,
+        "deadline": settings.deadline,
+        "evaluation": "evaluation.npz",
+        "initial": "initial.safetensors" if warm else None,
+        "sites": keys,
+    }
+    folder.coordinator_settings.write_text(write_toml(values), encoding="utf-8")
+
+
+def _write_flower(
+    folder: FederationFolder, final: FederationFolder, settings: FederationSettings
+) -> None:
+    """Write certificates, keys and the app; paths in them are those of the finished folder."""
+    superlink, authority_key = folder.flower / "superlink", folder.flower / "ca.key"
+    _make_folder(superlink)
+    authority = superlink / "ca.crt"
+    create_authority(authority, authority_key)
+    issue_server_certificate(
+        superlink / "server.crt",
+        superlink / "server.key",
+        authority=authority,
+        authority_key=authority_key,
+        hosts=[settings.host],
+    )
+    create_secret(superlink / "superexec.secret")
+    _make_folder(folder.flower / "nodes")
+    for name in settings.sites:
+        node = folder.node(name)
+        _make_folder(node)
+        create_node_key(node / "node.key")
+        create_secret(node / "superexec.secret")
+        shutil.copyfile(authority, node / "ca.crt")
+    write_app(folder.flower / "app")
+    home = folder.flower / "home"
+    _make_folder(home)
+    write_home(home, authority=final.authority, address=f"127.0.0.1:{settings.port}")
+
+
+def _make_folder(path: Path) -> None:
+    path.mkdir(mode=0o700)
+
+
+def _write_records(path: Path, records: Records, *, unit: str) -> None:
+    """Write original records; whoever reads them computes the features of the plan itself."""
+    arrays = {"features": records.features, "labels": records.labels}
+    if unit != "record":
+        # Where public test records have no units, each is its own.
+        arrays["units"] = np.arange(len(records)) if records.units is None else records.units
+    if records.budgets is not None:
+        arrays["budgets"] = records.budgets
+    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    with os.fdopen(descriptor, "wb") as stream:
+        np.savez(stream, allow_pickle=False, **arrays)

@@ -1,0 +1,121 @@
+"""Running a federation on one machine until its run has ended."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+from pacdp.coordinator import CoordinatorSettings, RunLog
+from pacdp.deployment.flower_transport import FlowerTransport
+from pacdp.deployment.layout import FederationFolder
+from pacdp.deployment.processes import ProcessIdentity, ProcessTable
+from pacdp.deployment.roles import DirectTransport, pacdp_roles
+from pacdp.deployment.supervisor import ProcessFailedError, Supervisor
+from pacdp.errors import InputError
+from pacdp.federation import Plan, RoundResult
+from pacdp.federation.wire import plan_digest
+from pacdp.validation import require_member
+
+TRANSPORTS = ("flower", "direct")
+ENDED, FAILED, STOPPED = 0, 1, 130
+"""Exit codes of a run: it has ended, it has failed, or it was stopped and can be resumed."""
+# Seconds between two looks at the processes and the log, and until a supervisor is at work.
+_PAUSE, _START_PATIENCE = 0.25, 60.0
+
+
+def run_federation(
+    folder: FederationFolder,
+    *,
+    transport: str = "flower",
+    timeout: float | None = None,
+    say: Callable[[str], None],
+) -> int:
+    """Start all processes, look after them until the run has ended, and return the exit code.
+
+    ``say`` is called with a line for each round. A run that was stopped is resumed.
+    """
+    require_member("--transport", transport, TRANSPORTS)
+    settings = folder.load_settings()
+    watcher = RunWatcher(folder)
+    if watcher.has_ended:
+        return ENDED
+    deadline = None if timeout is None else time.monotonic() + timeout
+    reported = len(watcher.read_history())
+    if reported:
+        say(f"resumed after round {reported}")
+    with Supervisor(folder) as supervisor:
+        supervisor.start(pacdp_roles(folder, settings))
+        chosen = DirectTransport if transport == "direct" else FlowerTransport
+        carrier = chosen(folder, settings, supervisor)
+        carrier.start()
+        while True:
+            code = supervisor.check()
+            for row in watcher.read_history()[reported:]:
+                reported += 1
+                say(describe_round(row, watcher.plan.rounds))
+            if code is not None:
+                return code
+            if supervisor.stopped:
+                return STOPPED
+            if deadline is not None and time.monotonic() > deadline:
+                raise ProcessFailedError(
+                    f"{folder.path}: has not ended within {timeout:g} s; start it again to resume"
+                )
+            carrier.look_after()
+            time.sleep(_PAUSE)
+
+
+def start_detached(folder: FederationFolder, arguments: list[str]) -> ProcessIdentity:
+    """Start a supervisor in the background, and return once it is at work."""
+    folder.load_settings()
+    if ProcessTable.load(folder.processes).is_supervised:
+        raise InputError(f"{folder.path}: is running already; pacdp federation down ends it")
+    with (folder.logs / "supervisor.log").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pacdp", "federation", "up", str(folder.path), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    deadline = time.monotonic() + _START_PATIENCE
+    while process.poll() is None and time.monotonic() < deadline:
+        supervisor = ProcessTable.load(folder.processes).supervisor
+        if supervisor is not None and supervisor.pid == process.pid:
+            # It goes on when this process has ended.
+            process.returncode = 0
+            return supervisor
+        time.sleep(0.05)
+    raise ProcessFailedError(f"{folder.logs / 'supervisor.log'}: says why nothing was started")
+
+
+class RunWatcher:
+    """Follows a run in the coordinator's log, which it never changes."""
+
+    def __init__(self, folder: FederationFolder) -> None:
+        self.settings = CoordinatorSettings.load_toml(folder.coordinator_settings)
+        self.plan = Plan.load(self.settings.plan)
+        self._digest = plan_digest(self.plan)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the run has ended, and its results are written."""
+        return (self.settings.results / "result.json").is_file()
+
+    @property
+    def log(self) -> RunLog | None:
+        """The log; None before the first start."""
+        if not self.settings.log.is_file():
+            return None
+        return RunLog(self.settings.log, run=self.plan.run, digest=self._digest)
+
+    def read_history(self) -> list[RoundResult]:
+        """Return the rounds that are closed and evaluated."""
+        log = self.log
+        return [] if log is None else log.results()
+
+
+def describe_round(row: RoundResult, rounds: int) -> str:
+    """Return the line of a round."""
+    metrics = "".join(f", {name} {value:.4g}" for name, value in row.metrics.items())
+    return f"round {row.round} of {rounds}: {row.answered} of {row.asked} replied{metrics}"

@@ -1,0 +1,186 @@
+"""The supervisor of a federation on one machine: starts its processes, again if they end."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from pacdp.deployment.layout import FederationFolder
+from pacdp.deployment.processes import ProcessIdentity, ProcessTable, end_processes
+from pacdp.deployment.roles import Role
+from pacdp.errors import InputError, PacdpError
+
+_LONGEST_LINE = 300
+
+
+class ProcessFailedError(PacdpError):
+    """A process cannot be started."""
+
+
+@dataclass
+class _Running:
+    role: Role
+    process: "subprocess.Popen[bytes] | None" = None
+    start_at: float = 0.0
+
+
+class Supervisor:
+    """Runs the processes of a federation until it is told to stop. Use it as a context manager.
+
+    Every process is the leader of a group of its own, so that what it has started ends with it.
+    SIGTERM and SIGINT set ``stopped``.
+    """
+
+    def __init__(self, folder: FederationFolder) -> None:
+        self.folder, self.stopped = folder, False
+        self._running: dict[str, _Running] = {}
+
+    def __enter__(self) -> "Supervisor":
+        table = ProcessTable.load(self.folder.processes)
+        if table.is_supervised:
+            raise InputError(
+                f"{self.folder.path}: is running already; pacdp federation down ends it"
+            )
+        # What a supervisor that was killed has left behind.
+        end_processes(table.processes.values())
+        self._own = ProcessIdentity.of(os.getpid())
+        self._save()
+        self._before = {
+            number: signal.signal(number, self._stop) for number in (signal.SIGTERM, signal.SIGINT)
+        }
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end_all()
+        self.folder.processes.unlink(missing_ok=True)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self.stopped = True
+
+    def start(self, roles: Iterable[Role]) -> None:
+        """Start processes."""
+        for role in roles:
+            self._running[role.name] = _Running(role)
+            self._launch(self._running[role.name])
+        self._save()
+
+    def check(self) -> int | None:
+        """Start processes again that have ended; return the coordinator's exit code if it is final.
+
+        Raises ProcessFailedError for a process whose settings are refused.
+        """
+        for running in self._running.values():
+            if running.process is None:
+                if time.monotonic() >= running.start_at:
+                    self._launch(running)
+                    self._save()
+                continue
+            code = _exit_code(running.process)
+            if code is None:
+                continue
+            running.process = None
+            running.start_at = time.monotonic() + running.role.pause
+            self._save()
+            if running.role.name == "coordinator" and code in (0, 1):
+                return code
+            if code in running.role.fatal:
+                raise ProcessFailedError(
+                    f"{running.role.name}: {self._read_last_line(running.role)}"
+                )
+        return None
+
+    def is_running(self, name: str) -> bool:
+        """Whether a process runs at the moment."""
+        running = self._running.get(name)
+        return running is not None and running.process is not None
+
+    def wait(self, done: Callable[[], bool], *, seconds: float) -> bool:
+        """Look after the processes until something is done; False if it takes too long."""
+        deadline = time.monotonic() + seconds
+        while not self.stopped and time.monotonic() < deadline:
+            if done():
+                return True
+            self.check()
+            time.sleep(0.1)
+        return False
+
+    def _launch(self, running: _Running) -> None:
+        role = running.role
+        with self._log_file(role).open("ab") as log:
+            running.process = subprocess.Popen(
+                role.arguments,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=os.environ | dict(role.variables),
+                cwd=self.folder.path,
+                start_new_session=True,
+            )
+
+    def _save(self) -> None:
+        processes = {
+            name: ProcessIdentity.of(running.process.pid)
+            for name, running in self._running.items()
+            if running.process is not None
+        }
+        ProcessTable(supervisor=self._own, processes=processes).save(self.folder.processes)
+
+    def _end_all(self) -> None:
+        """End the processes, those that were started last first."""
+        known = [r.process for r in reversed(self._running.values()) if r.process is not None]
+        for number, patience in ((signal.SIGTERM, 15.0), (signal.SIGKILL, 5.0)):
+            deadline = time.monotonic() + patience
+            for process in known:
+                _signal_group(process, number)
+            while any(_exit_code(p) is None for p in known) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            known = [process for process in known if process.returncode is None]
+
+    def _log_file(self, role: Role) -> Path:
+        return self.folder.logs / f"{role.name.replace(' ', '-')}.log"
+
+    def _read_last_line(self, role: Role) -> str:
+        """Return what a process has said last, which is why it ended."""
+        with suppress(OSError):
+            text = self._log_file(role).read_text(encoding="utf-8", errors="replace")
+            lines = [line for line in text.splitlines() if line.strip()]
+            if lines:
+                return lines[-1].removeprefix("pacdp: ")[:_LONGEST_LINE]
+        return "ended without a word"
+
+
+def _exit_code(process: "subprocess.Popen[bytes]") -> int | None:
+    """Return the exit code of a process that has ended, after the rest of its group is killed."""
+    if process.returncode is None:
+        ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if ended is None:
+            return None
+        # Its number is not used again before it is waited for.
+        _signal_group(process, signal.SIGKILL)
+        process.wait()
+    return process.returncode
+
+
+def _signal_group(process: "subprocess.Popen[bytes]", number: int) -> None:
+    if process.returncode is None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, number)
+
+
+def stop_federation(folder: FederationFolder) -> Sequence[str]:
+    """End the processes of a federation, and return the names of those that were running."""
+    table = ProcessTable.load(folder.processes)
+    alive = [name for name, process in table.processes.items() if process.is_alive()]
+    if table.supervisor is not None:
+        # It ends the others in their order.
+        end_processes([table.supervisor], patience=40.0)
+    end_processes(table.processes.values())
+    folder.processes.unlink(missing_ok=True)
+    return alive

@@ -1,0 +1,29 @@
+"""The units of systemd and the container files of a federation, which come with the package."""
+
+from importlib import resources
+from pathlib import Path
+
+from pacdp.deployment.layout import FederationSettings
+
+
+def write_units(folder: Path, settings: FederationSettings) -> None:
+    """Write a unit for each role, and the variables of each site's SuperNode."""
+    bind = "127.0.0.1" if settings.host in ("127.0.0.1", "localhost") else "0.0.0.0"
+    _write_all("systemd", folder, PORT=str(settings.port), BIND=bind)
+    for name in settings.sites:
+        variables = f'PACDP_SITE="{name}"\nPACDP_SUPERLINK={settings.host}:{settings.port}\n'
+        (folder / f"{name}.env").write_text(variables, encoding="utf-8")
+
+
+def write_container_files(folder: Path, settings: FederationSettings) -> None:
+    """Write a container file for each role."""
+    _write_all("containers", folder, PORT=str(settings.port))
+
+
+def _write_all(kind: str, folder: Path, **values: str) -> None:
+    folder.mkdir()
+    for file in resources.files("pacdp.deployment").joinpath("files", kind).iterdir():
+        text = file.read_text(encoding="utf-8")
+        for name, value in values.items():
+            text = text.replace(f"@{name}@", value)
+        (folder / file.name).write_text(text, encoding="utf-8")

@@ -1,0 +1,189 @@
+"""Verifying a federation: all ledgers, the answers that are kept in them, and the run agree."""
+
+import hashlib
+import sqlite3
+import tempfile
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from pacdp.coordinator import Coordinator, CoordinatorSettings, RunLog
+from pacdp.deployment.layout import FederationFolder
+from pacdp.errors import DataError, PacdpError
+from pacdp.federation import Broadcast, LocalModel, Plan
+from pacdp.federation.wire import ReceivedReply, Wire, frame_digest, plan_digest
+from pacdp.keys import make_verifier, read_public_key
+from pacdp.privacy import SQLiteLedger
+from pacdp.site import SiteSettings
+from pacdp.site.head_file import HeadFile
+
+
+class DisagreementError(PacdpError):
+    """Two records of the same event differ; the message says which."""
+
+
+def verify_federation(folder: FederationFolder) -> dict[str, Any]:
+    """Return what was verified; the first disagreement is a DisagreementError.
+
+    Every reply in the coordinator's log must be, byte for byte, the one that the site has paid for
+    and kept; every ledger must be whole, newest and within its budget; and the model must be the
+    one that follows from the log.
+    """
+    settings = folder.load_settings()
+    coordinator = CoordinatorSettings.load_toml(folder.coordinator_settings)
+    plan = Plan.load(coordinator.plan)
+    with tempfile.TemporaryDirectory() as temporary:
+        # A copy, which was made in one moment before the ledgers are read.
+        copied = Path(temporary) / "run.db"
+        started = coordinator.log.is_file()
+        if started:
+            _copy_database(coordinator.log, copied)
+        coordinator = coordinator.model_copy(update={"log": copied})
+        try:
+            log = RunLog(copied, run=plan.run, digest=plan_digest(plan))
+            sites = {
+                name: _SiteCheck(folder, plan, number, coordinator).verify(log)
+                for number, name in enumerate(settings.sites)
+            }
+            model = _verify_model(coordinator) if started else "not trained yet"
+        except DisagreementError:
+            raise
+        except PacdpError as error:
+            raise DisagreementError(str(error)) from None
+        closed = log.count_closed()
+    return {
+        "run": plan.run,
+        "rounds": plan.rounds,
+        "closed": closed,
+        "model": model,
+        "sites": sites,
+    }
+
+
+class _SiteCheck:
+    """Compares the ledger of one site with the log."""
+
+    def __init__(
+        self, folder: FederationFolder, plan: Plan, number: int, coordinator: CoordinatorSettings
+    ) -> None:
+        self._plan, self._number = plan, number
+        self._name = plan.clients[number].name
+        self._settings = SiteSettings.load_toml(folder.site_settings(self._name))
+        self._coordinator = coordinator
+        self._wire = Wire.for_model(LocalModel(plan))
+
+    def verify(self, log: RunLog) -> dict[str, Any]:
+        """Return the figures of the site."""
+        ledger = self._read_ledger()
+        own = {key[1]: record for key, record in ledger.rounds.items() if key[0] == self._plan.run}
+        each = self._plan.clients[self._number].each
+        self._require(
+            ledger.count_releases(self._plan.run).total() == each * len(own),
+            "the ledger has debits of this run that belong to no round",
+        )
+        heads = {entry.hash for entry in ledger.entries}
+        delivered = 0
+        for number in range(self._plan.rounds):
+            sent, frame = log.find_broadcast(number), log.answers(number).get(self._number)
+            record, where = own.get(number), f"round {number + 1}"
+            if record is not None:
+                self._require(
+                    sent is not None and record.request.broadcast == frame_digest(sent),
+                    f"{where} was debited for a broadcast that the coordinator has not sent",
+                )
+            received = None if frame is None or sent is None else self._decode(frame, sent, where)
+            if received is None or frame is None:
+                continue
+            delivered += 1
+            self._require(record is not None, f"the reply to {where} was never debited")
+            assert record is not None
+            self._require(
+                ledger.read_reply(record.request) == frame
+                and record.reply == hashlib.sha256(frame).hexdigest(),
+                f"the reply to {where} is not the one that the site has kept",
+            )
+            self._require(
+                received.head in heads and received.head == record.head,
+                f"the reply to {where} names a head that is not that of its debit",
+            )
+        answered = sum(record.reply is not None for record in own.values())
+        state = ledger.filter
+        return {
+            "debited": len(own),
+            "answered": answered,
+            "delivered": delivered,
+            "budget": state.budget.to_dict(),
+            "spent": state.charged.to_dict(),
+        }
+
+    def _read_ledger(self) -> SQLiteLedger:
+        """Read the ledger, which verifies its chain, its replies and its budget."""
+        settings, coordinator = self._settings, self._coordinator
+        self._require(
+            settings.accepted == plan_digest(self._plan), "has accepted another plan than the run's"
+        )
+        self._require(
+            settings.coordinator == read_public_key(coordinator.key)
+            and coordinator.sites[self._name] == read_public_key(settings.key),
+            "its key or the coordinator's is not the one that the other side knows",
+        )
+        ledger = SQLiteLedger(settings.ledger, head=HeadFile(settings.head).read())
+        self._require(ledger.client == self._name, "has the ledger of another client")
+        return ledger
+
+    def _decode(self, frame: bytes, sent: bytes, where: str) -> ReceivedReply | None:
+        """Verify signatures and form of an answer; None for a refusal."""
+        try:
+            broadcast: Broadcast = self._wire.decode_broadcast(
+                sent, client=self._number, verify=make_verifier(self._settings.coordinator)
+            )
+            received = self._wire.decode_answer(
+                frame,
+                client=self._number,
+                broadcast=broadcast,
+                asked=frame_digest(sent),
+                verify=make_verifier(self._coordinator.sites[self._name]),
+            )
+        except PacdpError as error:
+            raise DisagreementError(f"site {self._name}: {where}: {error}") from None
+        return received if isinstance(received, ReceivedReply) else None
+
+    def _require(self, condition: bool, otherwise: str) -> None:
+        if not condition:
+            raise DisagreementError(f"site {self._name}: {otherwise}")
+
+
+def _verify_model(settings: CoordinatorSettings) -> str:
+    """Compute the model again from the log, and compare it with the one in the results."""
+    weights = Coordinator(settings).replay().weights
+    assert weights is not None
+    path = settings.results / "model.safetensors"
+    if not path.is_file():
+        return "recomputed; no results yet"
+    try:
+        written = load_file(path)
+    except Exception as error:  # a damaged file can fail in any way
+        raise DataError(f"{path}: is no model ({error})") from None
+    if not _equal(written, weights):
+        raise DisagreementError(f"{path}: is not the model that follows from the run's log")
+    return "follows from the log"
+
+
+def _equal(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+    return set(first) == set(second) and all(
+        torch.equal(value, second[name]) for name, value in first.items()
+    )
+
+
+def _copy_database(source: Path, target: Path) -> None:
+    try:
+        with (
+            closing(sqlite3.connect(f"{source.as_uri()}?mode=ro", uri=True)) as original,
+            closing(sqlite3.connect(target)) as copy,
+        ):
+            original.backup(copy)
+    except sqlite3.Error as error:
+        raise DisagreementError(f"{source}: cannot be read ({error})") from None

@@ -1,0 +1,1 @@
+"""Moves the bytes of a pacdp federation between the coordinator and the sites."""

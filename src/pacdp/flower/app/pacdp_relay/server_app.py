@@ -1,0 +1,74 @@
+"""The relay of the coordinator: a ServerApp that moves broadcasts and answers."""
+
+import functools
+import logging
+import sys
+import threading
+import time
+from collections.abc import Mapping
+
+from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
+from flwr.serverapp import Grid, ServerApp
+
+from pacdp_relay.relay import COORDINATOR_SECONDS, Relay, Request, exchange
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Relay until the coordinator says that the run is over."""
+    log = logging.getLogger("pacdp_relay")
+    log.setLevel(logging.INFO)
+    log.addHandler(logging.StreamHandler(sys.stdout))
+    coordinator = functools.partial(
+        exchange, str(context.run_config["coordinator"]), seconds=COORDINATOR_SECONDS
+    )
+    relay = Relay(GridNodes(grid), coordinator, patience=float(context.run_config["patience"]))
+    if relay.run() == "failed":
+        raise RuntimeError("the coordinator has given up the run")
+
+
+class GridNodes:
+    """The nodes of a Flower federation, which are asked with one message at a time each."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+        self._waiting = 0
+
+    def list_online(self) -> Mapping[int, str]:
+        return {node.node_id: node.last_activated_at for node in self._grid.get_nodes()}
+
+    def ask(self, node: int, request: Request, seconds: float, cancelled: threading.Event) -> bytes:
+        kind = MessageType.QUERY if request.round is None else MessageType.TRAIN
+        record = ConfigRecord({"frame": request.frame, "seconds": request.seconds})
+        message = Message(
+            RecordDict({"pacdp": record}),
+            dst_node_id=node,
+            message_type=kind,
+            ttl=seconds,
+            group_id="" if request.round is None else str(request.round),
+        )
+        (identifier,) = tuple(self._grid.push_messages([message])) or (None,)
+        deadline = time.monotonic() + seconds
+        self._waiting += 1
+        try:
+            while identifier and time.monotonic() < deadline:
+                # The more nodes are waited for, the less often each is asked about.
+                if cancelled.wait(max(0.2, 0.04 * self._waiting)):
+                    break
+                for reply in self._grid.pull_messages([identifier]):
+                    # A reply that the SuperLink makes does not name its node.
+                    if reply.metadata.reply_to_message_id == identifier:
+                        return b"" if reply.has_error() else _read_answer(reply)
+        finally:
+            self._waiting -= 1
+        return b""
+
+
+def _read_answer(reply: Message) -> bytes:
+    try:
+        answer = reply.content["pacdp"]["answer"]
+    except KeyError:
+        return b""
+    return answer if isinstance(answer, bytes) else b""

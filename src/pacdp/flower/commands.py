@@ -1,0 +1,174 @@
+"""The command lines and variables with which Flower's programs are started.
+
+Nothing is started here. Every function returns a :class:`Command`; its variables are added to the
+environment of the process.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pacdp.errors import InputError
+from pacdp.storage import write_atomically
+
+_CONNECTION = "federation"
+
+
+@dataclass(frozen=True)
+class Command:
+    """How a program is started: its command line, and the variables that it needs."""
+
+    arguments: tuple[str, ...]
+    variables: Mapping[str, str]
+
+
+def superlink_command(
+    environment: Path,
+    *,
+    home: Path,
+    authority: Path,
+    certificate: Path,
+    key: Path,
+    database: Path,
+    secret: Path,
+    host: str = "127.0.0.1",
+    port: int = 9092,
+) -> Command:
+    """Return how the SuperLink is started, which all other programs of Flower connect to.
+
+    It accepts TLS and registered SuperNodes only, keeps its state in ``database``, starts no app
+    itself, and gives the ServerApp only to a SuperExec with the same ``secret``.
+    """
+    return _command(
+        environment,
+        home,
+        "flower-superlink",
+        *("--ssl-ca-certfile", authority, "--ssl-certfile", certificate, "--ssl-keyfile", key),
+        *("--enable-supernode-auth", "--database", database, "--isolation", "process"),
+        *("--superexec-auth-secret-file", secret, "--disable-runtime-dependency-installation"),
+        *("--host", host, "--port", port),
+    )
+
+
+def server_superexec_command(
+    environment: Path, *, home: Path, authority: Path, secret: Path, address: str
+) -> Command:
+    """Return how the SuperExec is started that runs the ServerApp; ``address`` is SuperLink's."""
+    return _command(
+        environment,
+        home,
+        "flower-superexec",
+        *("--runtime-api-address", address, "--root-certificates", authority),
+        *("--superexec-auth-secret-file", secret),
+    )
+
+
+def supernode_command(
+    environment: Path,
+    *,
+    home: Path,
+    authority: Path,
+    key: Path,
+    address: str,
+    site: str,
+    socket: Path,
+    port: int = 9094,
+    secret: Path | None = None,
+) -> Command:
+    """Return how the SuperNode of a site is started; ``address`` is that of the SuperLink.
+
+    ``port`` is a port of its own on the loopback interface. With a ``secret`` the SuperNode starts
+    no app itself: :func:`client_superexec_command` does, as another user that cannot read ``key``.
+    """
+    isolation = ["--isolation", "subprocess"]
+    if secret is not None:
+        isolation = ["--isolation", "process", "--superexec-auth-secret-file", str(secret)]
+    return _command(
+        environment,
+        home,
+        "flower-supernode",
+        *("--superlink", address, "--root-certificates", authority),
+        *("--auth-supernode-private-key", key, "--host", "127.0.0.1", "--port", port),
+        *("--node-config", _format_settings(site=site, socket=str(socket)), *isolation),
+    )
+
+
+def client_superexec_command(
+    environment: Path, *, home: Path, secret: Path, port: int = 9094
+) -> Command:
+    """Return how the SuperExec is started that runs the ClientApp for the SuperNode at a port."""
+    return _command(
+        environment,
+        home,
+        "flower-superexec",
+        *("--runtime-api-address", f"127.0.0.1:{port}", "--insecure"),
+        *("--superexec-auth-secret-file", secret),
+    )
+
+
+def write_home(home: Path, *, authority: Path, address: str) -> None:
+    """Write the settings with which the commands below connect to the SuperLink."""
+    home.mkdir(parents=True, exist_ok=True)
+    # JSON's strings are strings of TOML.
+    lines = [
+        "[superlink]",
+        f"default = {json.dumps(_CONNECTION)}",
+        "",
+        f"[superlink.{_CONNECTION}]",
+        f"address = {json.dumps(address)}",
+        f"root-certificates = {json.dumps(str(authority.absolute()), ensure_ascii=False)}",
+    ]
+    write_atomically(home / "config.toml", "\n".join(lines) + "\n")
+
+
+def register_command(environment: Path, *, home: Path, public_key: Path, site: str) -> Command:
+    """Return how a SuperNode is registered at the SuperLink, which is done once per key."""
+    return _command(
+        environment,
+        home,
+        "flwr",
+        *("supernode", "register", public_key, _CONNECTION, "--name", site, "--format", "json"),
+    )
+
+
+def run_command(environment: Path, *, home: Path, app: Path, coordinator: Path) -> Command:
+    """Return how the run is started; ``coordinator`` is the coordinator's socket."""
+    return _command(
+        environment,
+        home,
+        "flwr",
+        *("run", app, _CONNECTION, "--format", "json"),
+        *("--run-config", _format_settings(coordinator=str(coordinator))),
+    )
+
+
+def list_command(environment: Path, *, home: Path) -> Command:
+    """Return how the runs of the SuperLink are listed, with their states, as JSON."""
+    return _command(environment, home, "flwr", "list", _CONNECTION, "--format", "json")
+
+
+def _command(environment: Path, home: Path, program: str, *arguments: object) -> Command:
+    programs = environment / "bin"
+    return Command(
+        (str(programs / program), *map(str, arguments)),
+        {
+            # Flower's programs start one another by their names.
+            "PATH": f"{programs}:/usr/local/bin:/usr/bin:/bin",
+            # What is meant for pacdp's own environment must not reach this one.
+            "PYTHONPATH": "",
+            "FLWR_HOME": str(home),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+        },
+    )
+
+
+def _format_settings(**settings: str) -> str:
+    """Return settings in the form that Flower reads: key='value', separated by spaces."""
+    for key, value in settings.items():
+        if "'" in value or not value.isprintable():
+            raise InputError(f"{key}: {value!r} must not hold quotes or control characters")
+    return " ".join(f"{key}='{value}'" for key, value in settings.items())
