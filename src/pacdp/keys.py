@@ -1,16 +1,27 @@
-"""Ed25519 keys, with which sites and the coordinator of a federation sign what they send."""
+"""Ed25519 keys, with which sites and the coordinator of a federation sign what they send.
+
+A side may be known by several public keys while its key is being replaced.
+"""
 
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Annotated
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from pydantic import BeforeValidator, Field
 
 from pacdp.errors import InputError
 
+PublicKeys = Annotated[
+    tuple[Annotated[str, Field(pattern="^[0-9a-f]{64}$")], ...],
+    BeforeValidator(lambda given: (given,) if isinstance(given, str) else given),
+    Field(min_length=1),
+]
+"""A setting: one public key in hexadecimal digits, or several."""
 Sign = Callable[[bytes], bytes]
 """Returns the signature of a message."""
 Verify = Callable[[bytes, bytes], bool]
@@ -57,27 +68,27 @@ def read_public_key(path: Path) -> str:
     return _load(path).public_key().public_bytes_raw().hex()
 
 
-def make_verifier(public: str, *, where: str = "coordinator") -> Verify:
-    """Return how signatures of a public key, in hexadecimal digits, are verified.
+def make_verifier(public: Sequence[str], *, where: str = "coordinator") -> Verify:
+    """Return how signatures of any of these public keys, in hexadecimal digits, are verified.
 
-    >>> make_verifier("00", where="sites.north")
+    >>> make_verifier(["00"], where="sites.north")
     Traceback (most recent call last):
     ...
     pacdp.errors.InputError: sites.north: must be a public key of 64 hexadecimal digits
     """
     try:
-        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(public))
+        keys = [Ed25519PublicKey.from_public_bytes(bytes.fromhex(each)) for each in public]
     except ValueError:
         raise InputError(f"{where}: must be a public key of 64 hexadecimal digits") from None
+    return lambda signature, message: any(_is_of(key, signature, message) for key in keys)
 
-    def verify(signature: bytes, message: bytes) -> bool:
-        try:
-            key.verify(signature, message)
-        except InvalidSignature:
-            return False
-        return True
 
-    return verify
+def _is_of(key: Ed25519PublicKey, signature: bytes, message: bytes) -> bool:
+    try:
+        key.verify(signature, message)
+    except InvalidSignature:
+        return False
+    return True
 
 
 def _load(path: Path) -> Ed25519PrivateKey:

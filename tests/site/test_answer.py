@@ -1,8 +1,11 @@
 """A site in this process: each round once, everything checked before it is paid."""
 
+import hashlib
+import json
 import shutil
 import sqlite3
 from contextlib import closing
+from datetime import datetime, timedelta
 
 import numpy as np
 import pytest
@@ -409,3 +412,34 @@ def test_features_are_those_of_the_plan(tmp_path):
     assert len(expected) == len(table)
     with Site(trial.settings) as site:
         assert refusal_code(site.answer(trial.broadcast(0))) is None
+
+
+# --- what a reply tells -----------------------------------------------------------------------
+
+
+def test_the_head_in_a_reply_does_not_tell_when_it_was_paid(trial, site):
+    """A server that knows all the rest of an entry could find its time by trying them all."""
+    site.answer(trial.broadcast(0))
+    head = read_header(site.answer(trial.broadcast(1)))["head"]
+    entries = trial.ledger.entries
+    (entry,) = [each for each in entries if each.hash == head]
+    before = entries[entry.sequence - 2].hash
+    debited = datetime.fromisoformat(entry.content["time"])
+
+    def hashes(content):
+        for milliseconds in range(-1000, 1000):
+            time = (debited + timedelta(milliseconds=milliseconds)).isoformat(
+                timespec="milliseconds"
+            )
+            body = json.dumps(content | {"time": time}, ensure_ascii=False)
+            text = f"{entry.sequence}\n{before}\n{body}"
+            yield hashlib.sha256(text.encode()).hexdigest()
+
+    # With the salt, which never leaves, the search finds it; without it, or with another, not.
+    assert head in hashes(entry.content)
+    guessed = {name: value for name, value in entry.content.items() if name != "salt"}
+    assert head not in hashes(guessed)
+    assert head not in hashes(entry.content | {"salt": "0" * 32})
+    salts = {each.content["salt"] for each in entries if "salt" in each.content}
+    assert len(salts) == 2
+    assert all(len(salt) == 32 for salt in salts)

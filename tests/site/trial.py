@@ -59,7 +59,7 @@ class Trial:
     @property
     def verify(self):
         """How the coordinator verifies what the site has signed."""
-        return make_verifier(read_public_key(self.folder / "site.key"))
+        return make_verifier([read_public_key(self.folder / "site.key")])
 
     def sign(self, message):
         return load_signer(self.folder / "coordinator.key")(message)

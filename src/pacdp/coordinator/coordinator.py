@@ -72,7 +72,9 @@ class Coordinator:
                 self.log.failure = None
                 ledgers = self._make_ledgers()
                 transport = RelayTransport(
-                    *(self._wire, self.log, self._verifiers, ledgers),
+                    *(self._wire, self.log, ledgers),
+                    sign=self._sign,
+                    verifiers=self._verifiers,
                     listener=listener,
                     settings=settings,
                 )
@@ -91,7 +93,7 @@ class Coordinator:
     def replay(self) -> RunResult:
         """Compute the result again from the log, as far as rounds are closed."""
         ledgers = self._make_ledgers()
-        transport = LoggedTransport(self._wire, self.log, self._verifiers, ledgers)
+        transport = LoggedTransport(self._wire, self.log, ledgers)
         return self._run(transport, ledgers, self.log.count_closed(), lambda row: None)
 
     def _make_ledgers(self) -> list[Ledger | None]:

@@ -5,6 +5,7 @@ from pathlib import Path
 from pydantic import Field
 
 from pacdp.config import Count, Real, Settings, Whole
+from pacdp.keys import PublicKeys
 
 
 class CoordinatorSettings(Settings):
@@ -12,8 +13,9 @@ class CoordinatorSettings(Settings):
 
     plan: Path = Field(description="The plan, which every site has accepted.")
     key: Path = Field(description="The file of the coordinator's private key.")
-    sites: dict[str, str] = Field(
-        description="The public key of each client of the plan, in hexadecimal digits."
+    sites: dict[str, PublicKeys] = Field(
+        description="The public key of each client of the plan, in hexadecimal digits; or a list, "
+        "while it is being replaced."
     )
     log: Path = Field(description="The log of the run, from which it is resumed.")
     socket: Path = Field(description="The Unix socket at which a relay fetches broadcasts.")

@@ -13,8 +13,8 @@ from pacdp.errors import BudgetExceededError, InputError, PacdpError
 from pacdp.federation import Broadcast, Plan, Reply
 from pacdp.federation.client import freeze_sampled
 from pacdp.federation.messages import Answers, Refusal
-from pacdp.federation.wire import Code, Wire, WireError, frame_digest
-from pacdp.keys import Verify
+from pacdp.federation.wire import Code, Wire, WireError, frame_digest, sign_again
+from pacdp.keys import Sign, Verify
 from pacdp.privacy import Ledger
 from pacdp.sockets import PATIENCE_SECONDS, Listener, receive, receive_length, send_message
 
@@ -41,11 +41,9 @@ class LoggedTransport:
         self,
         wire: Wire,
         log: RunLog,
-        verifiers: Sequence[Verify],
         ledgers: Sequence[Ledger | None],
     ) -> None:
-        self._wire, self._log, self._verifiers = wire, log, verifiers
-        self._ledgers = ledgers
+        self._wire, self._log, self._ledgers = wire, log, ledgers
 
     @property
     def _plan(self) -> Plan:
@@ -56,8 +54,11 @@ class LoggedTransport:
         if not self._log.is_closed(broadcast.round):
             raise InputError(f"{self._log.path}: round {broadcast.round + 1} is not closed")
         frames = self._log.answers(broadcast.round)
+        # Signatures were verified on arrival, with keys that may have been replaced since.
         answers = {
-            who: self._read(frames[who], who, broadcast) for who in client_ids if who in frames
+            who: self._read(frames[who], who, broadcast, verify=lambda *_: True)
+            for who in client_ids
+            if who in frames
         }
         for who, answer in answers.items():
             self._charge(who, answer, broadcast.round)
@@ -69,14 +70,16 @@ class LoggedTransport:
             raise InputError(f"{self._log.path}: round {number + 1} has no broadcast")
         return frame
 
-    def _read(self, frame: bytes, client: int, broadcast: Broadcast) -> Reply | Refusal:
+    def _read(
+        self, frame: bytes, client: int, broadcast: Broadcast, *, verify: Verify
+    ) -> Reply | Refusal:
         """Verify and decode an answer; what is wrong with it is a WireError."""
         received = self._wire.decode_answer(
             frame,
             client=client,
             broadcast=broadcast,
             asked=frame_digest(self._asked(broadcast.round)),
-            verify=self._verifiers[client],
+            verify=verify,
         )
         return received if isinstance(received, Refusal) else received.reply
 
@@ -111,13 +114,15 @@ class RelayTransport(LoggedTransport):
         self,
         wire: Wire,
         log: RunLog,
-        verifiers: Sequence[Verify],
         ledgers: Sequence[Ledger | None],
         *,
+        sign: Sign,
+        verifiers: Sequence[Verify],
         listener: Listener,
         settings: CoordinatorSettings,
     ) -> None:
-        super().__init__(wire, log, verifiers, ledgers)
+        super().__init__(wire, log, ledgers)
+        self._sign, self._verifiers = sign, verifiers
         self._listener, self._settings = listener, settings
         self._names = [client.name for client in wire.plan.clients]
         self._largest = LARGEST_HEADER + max(map(wire.largest_answer, range(len(self._names))))
@@ -184,12 +189,14 @@ class RelayTransport(LoggedTransport):
             *("open", number, tuple(self._names[who] for who in current.wanted)),
             max(0.0, deadline - time.monotonic()),
         )
-        return state.encode(b"" if request.round == number else self._asked(number))
+        if request.round == number:
+            return state.encode()
+        return state.encode(sign_again(self._asked(number), sign=self._sign))
 
     def _take(self, current: "_OpenRound", who: int, frame: bytes) -> None:
         number, name = current.broadcast.round, self._names[who]
         try:
-            answer = self._read(frame, who, current.broadcast)
+            answer = self._read(frame, who, current.broadcast, verify=self._verifiers[who])
             self._check_cost(who, answer)
         except (WireError, BudgetExceededError) as error:
             _log.warning("round %d, %s: %s", number + 1, name, error)

@@ -129,8 +129,8 @@ class _SiteCheck:
             settings.accepted == self._wire.digest, "has accepted another plan than the run's"
         )
         self._require(
-            settings.coordinator == read_public_key(coordinator.key)
-            and coordinator.sites[self._name] == read_public_key(settings.key),
+            read_public_key(coordinator.key) in settings.coordinator
+            and read_public_key(settings.key) in coordinator.sites[self._name],
             "its key or the coordinator's is not the one that the other side knows",
         )
         ledger = SQLiteLedger(settings.ledger, head=HeadFile(settings.head).read())

@@ -7,6 +7,7 @@ reply, or answered.
 """
 
 import re
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,15 @@ class RoundRequest:
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for the entries of the round."""
         return {"run": self.run, "round": self.round, "broadcast": self.broadcast}
+
+    def describe_debit(self) -> dict[str, Any]:
+        """Return plain values for the entry of the debit, with a secret of its own.
+
+        A reply tells the head after its debit. Without a secret in that entry, whoever knows the
+        rest of it could find the times of this and earlier entries by trial, and so how long the
+        answers have taken.
+        """
+        return self.to_dict() | {"salt": secrets.token_hex(16)}
 
 
 @dataclass(frozen=True)

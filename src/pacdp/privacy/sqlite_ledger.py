@@ -162,7 +162,7 @@ class SQLiteLedger:
             raise InputError("releases: is empty; pass at least one release")
         if request is not None and request.run != run:
             raise InputError(f"run = {run!r}: must be the run of the request")
-        asked = {} if request is None else request.to_dict()
+        asked = {} if request is None else request.describe_debit()
 
         def admit(entries: list[Entry]) -> None:
             if request is not None and (run, request.round) in self._rounds_of(entries):

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from pacdp.config import Real, Settings, Whole
 from pacdp.errors import InputError
+from pacdp.keys import PublicKeys
 from pacdp.storage import write_atomically
 
 Hash = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -24,7 +25,10 @@ class SiteSettings(Settings):
     accepted: Hash | None = Field(
         None, description="SHA-256 of the plan that the owner accepted, by pacdp site accept."
     )
-    coordinator: Hash = Field(description="The coordinator's public key, in hexadecimal digits.")
+    coordinator: PublicKeys = Field(
+        description="The coordinator's public key, in hexadecimal digits; or a list, while it is "
+        "being replaced."
+    )
     key: Path = Field(description="The file of the site's own private key.")
     socket: Path = Field(description="The Unix socket at which the site answers.")
     head: Path = Field(

@@ -13,6 +13,7 @@ from pacdp.federation.wire.frames import (
     frame_digest,
     frame_kind,
     plan_digest,
+    sign_again,
 )
 
 __all__ = [
@@ -25,4 +26,5 @@ __all__ = [
     "frame_digest",
     "frame_kind",
     "plan_digest",
+    "sign_again",
 ]

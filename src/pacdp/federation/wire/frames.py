@@ -102,12 +102,24 @@ def plan_digest(plan: Plan, modules: Mapping[str, str] | None = None) -> str:
 
 
 def frame_digest(frame: bytes) -> str:
-    """Return the SHA-256 of a whole frame, in hexadecimal digits.
+    """Return the SHA-256 of a frame without its signature, in hexadecimal digits.
 
-    >>> len(frame_digest(b""))
-    64
+    So a message stays the same if it is signed again, with a key that has replaced another.
+
+    >>> frame_digest(b"message" + bytes(64)) == frame_digest(b"message" + b"." * 64)
+    True
     """
-    return hashlib.sha256(frame).hexdigest()
+    return hashlib.sha256(frame[:-SIGNATURE_BYTES]).hexdigest()
+
+
+def sign_again(frame: bytes, *, sign: Sign) -> bytes:
+    """Return a frame with another signature in the place of its own.
+
+    >>> sign_again(b"message" + bytes(64), sign=lambda message: b"." * 64)[:9]
+    b'message..'
+    """
+    message = frame[:-SIGNATURE_BYTES]
+    return message + sign(message)
 
 
 def write_frame(kind: Kind, header: Mapping[str, Any], payload: bytes, *, sign: Sign) -> bytes:
