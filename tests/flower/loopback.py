@@ -145,15 +145,15 @@ class Flower:
 
         wait_until(connect, 60)
 
-    def start_superexec(self) -> None:
+    def start_superexec(self, name: str = "superexec", secret: Path | None = None) -> None:
         command = commands.server_superexec_command(
             self.environment,
             home=self.home,
             authority=self.authority,
-            secret=self.secret,
+            secret=secret or self.secret,
             address=self.address,
         )
-        self.start("superexec", command)
+        self.start(name, command)
 
     def start_supernode(
         self, site: str, path: Path, *, authority: Path | None = None, address: str | None = None

@@ -58,13 +58,14 @@ def pack(header: Mapping[str, object], payload: bytes = b"") -> bytes:
 
 def unpack(message: bytes) -> tuple[dict[str, object], bytes]:
     """Return header and payload of a message; raise ValueError if it is damaged."""
-    if len(message) < LENGTH.size:
-        raise ValueError("shorter than its length")
-    (size,) = LENGTH.unpack_from(message)
+    size = int.from_bytes(message[: LENGTH.size], "big")
     end = LENGTH.size + size
-    header = json.loads(message[LENGTH.size : end])
+    try:
+        header = json.loads(message[LENGTH.size : end])
+    except ValueError:
+        header = None
     if len(message) < end or not isinstance(header, dict):
-        raise ValueError("the header is damaged")
+        raise ValueError("the message is damaged")
     return header, message[end:]
 
 
@@ -242,12 +243,13 @@ class Relay:
         """Ask every node that is free, and whose site is wanted or not yet known."""
         now = time.monotonic()
         busy = {pending.node for pending in self._pending.values()}
+        wanted = self._wanted - {site for site, _ in self._answers}
         for node, mark in self._online.items():
             if node in busy or now < self._failures.get(node, _Failures()).resume:
                 continue
             if node not in self._sites:
                 request = Request()
-            elif self._sites[node] in self._wanted:
+            elif self._sites[node] in wanted:
                 seconds = max(1.0, min(self._patience, self._closes - now))
                 request = Request(self._round, self._frame, seconds)
             else:
