@@ -8,7 +8,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Self
 
@@ -200,7 +200,8 @@ class Flower:
     def kill(self, name: str, number: int = signal.SIGKILL) -> None:
         """End a process, and what it has started."""
         process = self.processes.pop(name)
-        os.killpg(process.pid, number)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
         process.wait()
 
     def log(self, name: str) -> str:

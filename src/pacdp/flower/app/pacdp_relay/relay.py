@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 LENGTH = struct.Struct(">I")
 # No message, in either direction, may be larger.
@@ -56,7 +56,7 @@ def pack(header: Mapping[str, object], payload: bytes = b"") -> bytes:
     return LENGTH.pack(len(encoded)) + encoded + payload
 
 
-def unpack(message: bytes) -> tuple[dict[str, object], bytes]:
+def unpack(message: bytes) -> tuple[dict[str, Any], bytes]:
     """Return header and payload of a message; raise ValueError if it is damaged."""
     size = int.from_bytes(message[: LENGTH.size], "big")
     end = LENGTH.size + size
