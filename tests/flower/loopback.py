@@ -145,6 +145,19 @@ class Flower:
 
         wait_until(connect, 60)
 
+    def start_simulation(self) -> None:
+        """Start a SuperLink that simulates its nodes instead."""
+        self.home.mkdir()
+        connection = f'[superlink.federation]\naddress = "{self.address}"\ninsecure = true\n'
+        (self.home / "config.toml").write_text(connection)
+        like = commands.register_command(
+            self.environment, home=self.home, public_key=self.key, site="none"
+        )
+        program = str(self.environment / "bin" / "flower-superlink")
+        arguments = (program, "--insecure", "--simulation", "--port", str(self.port))
+        self.start("superlink", commands.Command(arguments, like.variables))
+        wait_until(lambda: is_open(self.port), 60)
+
     def start_superexec(self, name: str = "superexec", secret: Path | None = None) -> None:
         command = commands.server_superexec_command(
             self.environment,
@@ -221,6 +234,12 @@ class Flower:
 
 def _merge(base: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, str]:
     return {**base, **variables}
+
+
+def is_open(port: int) -> bool:
+    """Whether a process listens at a port."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def free_port() -> int:
