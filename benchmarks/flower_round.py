@@ -16,7 +16,7 @@ from tests.flower.loopback import Coordinator, Flower, SocketServer, wait_until
 
 SITES = ["north", "east", "south", "west"]
 # The first round of a run also fetches the app, and is not counted.
-ROUNDS, TURNS, GOAL = 6, 2, 1.3
+ROUNDS, TURNS, GOAL = 5, 3, 1.3
 BARE = Path(__file__).parent / "peers" / "flower_bare"
 
 

@@ -8,7 +8,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Self
 
@@ -145,6 +145,19 @@ class Flower:
 
         wait_until(connect, 60)
 
+    def start_simulation(self) -> None:
+        """Start a SuperLink that simulates its nodes instead."""
+        self.home.mkdir()
+        connection = f'[superlink.federation]\naddress = "{self.address}"\ninsecure = true\n'
+        (self.home / "config.toml").write_text(connection)
+        like = commands.register_command(
+            self.environment, home=self.home, public_key=self.key, site="none"
+        )
+        program = str(self.environment / "bin" / "flower-superlink")
+        arguments = (program, "--insecure", "--simulation", "--port", str(self.port))
+        self.start("superlink", commands.Command(arguments, like.variables))
+        wait_until(lambda: is_open(self.port), 60)
+
     def start_superexec(self, name: str = "superexec", secret: Path | None = None) -> None:
         command = commands.server_superexec_command(
             self.environment,
@@ -200,7 +213,8 @@ class Flower:
     def kill(self, name: str, number: int = signal.SIGKILL) -> None:
         """End a process, and what it has started."""
         process = self.processes.pop(name)
-        os.killpg(process.pid, number)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
         process.wait()
 
     def log(self, name: str) -> str:
@@ -220,6 +234,12 @@ class Flower:
 
 def _merge(base: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, str]:
     return {**base, **variables}
+
+
+def is_open(port: int) -> bool:
+    """Whether a process listens at a port."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def free_port() -> int:

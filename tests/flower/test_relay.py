@@ -256,6 +256,21 @@ def test_a_coordinator_that_answers_nonsense_is_asked_again(answer):
     assert run(FakeNodes("a"), lambda m: nonsense.pop() if nonsense else coordinator(m)) == "ended"
 
 
+def test_the_next_round_is_noticed_at_once():
+    coordinator = FakeCoordinator({"a"}, {"a"})
+    waiting = [True] * 5
+
+    def call(message: bytes) -> bytes:
+        if coordinator.answers[0] and waiting:
+            waiting.pop()
+            return pack({"state": "waiting"})
+        return coordinator(message)
+
+    start = time.monotonic()
+    assert run(FakeNodes("a"), call, refresh=3.0) == "ended"
+    assert time.monotonic() - start < 2
+
+
 def test_two_nodes_that_claim_one_site_are_both_asked():
     nodes, coordinator = FakeNodes("a", "a"), FakeCoordinator({"a"})
     coordinator.refuse = [("a", 1)]

@@ -38,7 +38,9 @@ def superlink_command(
     """Return how the SuperLink is started, which all other programs of Flower connect to.
 
     It accepts TLS and registered SuperNodes only, keeps its state in ``database``, starts no app
-    itself, and gives the ServerApp only to a SuperExec with the same ``secret``.
+    itself, and gives the ServerApp only to a SuperExec with the same ``secret``. But Flower asks
+    nobody for an account: whoever reaches the port can also register nodes and start runs, with
+    the requests below ``/v1/control/``. Let other machines reach ``/v1/fleet/`` only.
     """
     return _command(
         environment,
