@@ -4,7 +4,6 @@ A side may be known by several public keys while its key is being replaced.
 """
 
 import os
-import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from pydantic import BeforeValidator, Field
 
 from pacdp.errors import InputError
+from pacdp.validation import require_private_file
 
 PublicKeys = Annotated[
     tuple[Annotated[str, Field(pattern="^[0-9a-f]{64}$")], ...],
@@ -93,12 +93,9 @@ def _is_of(key: Ed25519PublicKey, signature: bytes, message: bytes) -> bool:
 
 def _load(path: Path) -> Ed25519PrivateKey:
     try:
-        status = path.stat()
-        content = path.read_bytes()
+        content = require_private_file(path).read_bytes()
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    if stat.S_IMODE(status.st_mode) & 0o077:
-        raise InputError(f"{path}: others can read it; must have mode 600")
     try:
         key = serialization.load_pem_private_key(content, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):

@@ -12,7 +12,7 @@ import socket
 import stat
 import struct
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -48,7 +48,7 @@ class Listener:
             stack.enter_context(self._signal)
             stack.enter_context(sender).setblocking(False)
             for number in (signal.SIGTERM, signal.SIGINT):
-                before = signal.signal(number, lambda *_: sender.send(b"."))
+                before = signal.signal(number, lambda *_: _notify(sender))
                 stack.callback(signal.signal, number, before)
             self._ready = stack.enter_context(selectors.DefaultSelector())
             self._ready.register(self._listener, selectors.EVENT_READ)
@@ -79,6 +79,12 @@ class Listener:
             connection.close()
             _log.warning("connection of user %d: is not allowed", user)
         return None
+
+
+def _notify(sender: socket.socket) -> None:
+    # After hundreds of signals it is full; an error here would end whatever is being done.
+    with suppress(BlockingIOError):
+        sender.send(b".")
 
 
 def ask(path: Path, message: bytes, *, timeout: float | None = None) -> bytes:

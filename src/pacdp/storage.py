@@ -7,8 +7,10 @@ from filelock import FileLock, Timeout
 from pacdp.errors import InputError
 
 
-def write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str, *, private: bool = False) -> None:
     """Replace the content of a file atomically: after a crash it holds the old or the new text.
+
+    A ``private`` file can be read by its owner alone.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "a.txt"
@@ -17,6 +19,9 @@ def write_atomically(path: Path, text: str) -> None:
     'complete'
     """
     beside = path.with_name(f".{path.name}.new")
+    if private:
+        beside.unlink(missing_ok=True)
+        beside.touch(0o600)
     beside.write_text(text, encoding="utf-8")
     beside.replace(path)
 

@@ -7,7 +7,9 @@ value as float or integer data. A value that is not allowed raises
 
 import difflib
 import math
+import stat
 from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -224,6 +226,24 @@ def _refuse(name: str, array: FloatArray, bad: NDArray[Any], allowed: str) -> No
     where = tuple(int(i) for i in np.argwhere(bad)[0])
     at = where[0] if len(where) == 1 else where
     raise InputError(f"{name}[{at}] = {array[where].item():g}: must be {allowed}")
+
+
+def require_private_file(path: Path) -> Path:
+    """Return the path of a file that nobody but its owner can read or write.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "records.csv"
+    >>> path.touch(0o600)
+    >>> require_private_file(path).name
+    'records.csv'
+    """
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    if mode & 0o077:
+        raise InputError(f"{path}: others can use it (mode {mode:o}); must have mode 600")
+    return path
 
 
 def locate_record(where: str, record: int, lines: Sequence[int] | None = None) -> str:

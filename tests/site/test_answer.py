@@ -6,6 +6,7 @@ import shutil
 import sqlite3
 from contextlib import closing
 from datetime import datetime, timedelta
+from functools import partial
 
 import numpy as np
 import pytest
@@ -33,6 +34,7 @@ from pacdp.methods import build_method
 from pacdp.privacy import RoundRequest
 from pacdp.site import Site
 from pacdp.site.records import make_synthetic_records
+from pacdp.site.refusal_counts import RefusalCounts
 from pacdp.site.round_ledger import RoundLedger
 from pacdp.site.timing import measure_interval
 from pacdp.tasks import Classification
@@ -368,11 +370,21 @@ def test_the_interval_is_measured_on_synthetic_records(tmp_path):
     lines = trial.toml.read_text().splitlines()
     trial.toml.write_text("\n".join(line for line in lines if not line.startswith("interval")))
     with Site(trial.settings) as site:
-        assert site.interval >= 0.25
+        assert site.interval >= 0.1
         assert not trial.ledger.filter.spent
 
 
-def test_synthetic_records_have_the_planned_units_and_levels():
+def test_the_interval_is_never_shorter_than_measured(tmp_path, monkeypatch):
+    trial = make_trial(tmp_path, interval=0.05)
+    monkeypatch.setattr("pacdp.site.site.measure_interval", lambda *_, **__: 0.7)
+    with Site(trial.settings) as site:
+        assert site.interval == 0.7
+    trial.toml.write_text(trial.toml.read_text().replace("0.05", "2.5"))
+    with Site(trial.settings) as site:
+        assert site.interval == 2.5
+
+
+def test_synthetic_records_have_the_planned_units_and_levels(tmp_path):
     population = Population(
         sizes={"a": 9, "b": 4},
         shape=(3,),
@@ -388,7 +400,9 @@ def test_synthetic_records_have_the_planned_units_and_levels():
         records = make_synthetic_records(plan, client, like)
         # Refuses records that are not as planned.
         Client(client, plan, records, local_model=local_model)
-        assert measure_interval(local_model, client, like) > 0
+        files = {"ledger": tmp_path / "a.ledger", "head": tmp_path / "head"}
+        assert measure_interval(local_model, client, like, **files) >= 0.1
+    assert not list(tmp_path.iterdir())
 
 
 def test_features_are_those_of_the_plan(tmp_path):
@@ -443,3 +457,50 @@ def test_the_head_in_a_reply_does_not_tell_when_it_was_paid(trial, site):
     salts = {each.content["salt"] for each in entries if "salt" in each.content}
     assert len(salts) == 2
     assert all(len(salt) == 32 for salt in salts)
+
+
+def test_the_text_of_errors_is_not_logged(trial, site, monkeypatch, caplog):
+    """It could hold a value of a record, which a plug-in's method may print."""
+
+    def fail(*_, **__):
+        raise ValueError("record 7: blood pressure 183")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(site.plan.algorithm), "train", fail)
+        assert refusal_code(site.answer(trial.broadcast(0))) == "lost"
+    monkeypatch.setattr(site, "_make_client", fail)
+    assert refusal_code(site.answer(trial.broadcast(1))) == "busy"
+    assert "183" not in caplog.text
+    assert "blood" not in caplog.text
+    assert caplog.text.count("ValueError at ") == 2
+    assert "test_answer.py" in caplog.text
+
+
+def test_a_full_disk_costs_at_most_the_debit(trial, site, monkeypatch):
+    """Neither a debit nor a reply is half written, and the round can be asked for again."""
+    connect = sqlite3.connect
+
+    def full(*arguments, pages, **settings):
+        connection = connect(*arguments, **settings)
+        connection.execute(f"PRAGMA max_page_count = {pages}")
+        return connection
+
+    (pages,) = connect(trial.folder / "a.ledger").execute("PRAGMA page_count").fetchone()
+    answers = []
+    for more in range(8):
+        with monkeypatch.context() as patch:
+            patch.setattr(sqlite3, "connect", partial(full, pages=pages + more))
+            answers.append(site.answer(trial.broadcast(0)))
+    codes = [refusal_code(answer) for answer in answers]
+    assert codes[0] == "busy"
+    assert codes[-1] is None
+    assert set(codes) == {"busy", None}
+    assert len({answer for answer in answers if refusal_code(answer) is None}) == 1
+    assert spent(trial) == 1
+
+
+def test_damaged_counts_of_refusals_harm_nothing(trial):
+    path = RefusalCounts.beside(trial.settings.ledger).path
+    for content in (b"", b"[]", b'{"budget": 1e999}', b'{"budget": true}', b"[" * 10**5, b"\xff"):
+        path.write_bytes(content)
+        assert not RefusalCounts(path).by_code

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import stat
 import sys
 
 import numpy as np
@@ -9,12 +10,13 @@ import pytest
 
 from pacdp.data import load_dataset, partition_records
 from pacdp.data.records import Records
-from pacdp.errors import DataError, InputError, PacdpError
+from pacdp.errors import InputError, PacdpError
 from pacdp.federation import Plan, Population
 from pacdp.federation.verification import population_of, verify_plan
 from pacdp.federation.wire import plan_digest
 from pacdp.plugins import hash_module, import_pinned
 from pacdp.site import Site, SiteSettings
+from pacdp.site.acceptance import propose_plan
 from pacdp.site.settings import record_acceptance
 from tests.site.trial import heart_plan, make_trial, refusal_code
 
@@ -327,15 +329,34 @@ def test_acceptance_keeps_the_rest_of_the_file(tmp_path):
         assert path.read_text() == after
 
 
-def test_keys_that_others_can_read_are_refused(tmp_path):
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620])
+@pytest.mark.parametrize("name", ["key", "ledger", "data"])
+def test_files_that_others_can_use_are_refused(tmp_path, name, mode):
     trial = make_trial(tmp_path)
-    trial.settings.key.chmod(0o640)
-    with pytest.raises(InputError, match="others can read it"):
+    getattr(trial.settings, name).chmod(mode)
+    with pytest.raises(InputError, match=r"others can use it .* must have mode 600"):
         Site(trial.settings)
+
+
+def test_files_are_created_for_their_owner_alone(tmp_path):
+    trial = make_trial(tmp_path, accepted=False)
+    for path in (trial.settings.head, trial.settings.plan, trial.toml):
+        path.chmod(0o666)
+    trial.settings.head.unlink()
+    propose_plan(trial.settings.plan, trial.toml).accept()
+    with Site(trial.settings) as site:
+        site.answer(trial.broadcast(0))
+        site.answer(b"")
+        site.refusals.save()
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {path.name for path in files if stat.S_IMODE(path.stat().st_mode) != 0o600} <= {
+        # Of the test alone.
+        "coordinator.key"
+    }
 
 
 def test_a_missing_file_is_named(tmp_path):
     trial = make_trial(tmp_path)
     trial.settings.data.unlink()
-    with pytest.raises(DataError, match=r"records\.npz: cannot be read"):
+    with pytest.raises(InputError, match=r"records\.npz: cannot be read"):
         Site(trial.settings)

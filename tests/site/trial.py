@@ -126,6 +126,7 @@ def make_trial(folder, plan=None, *, client="cleveland", accepted=True, records=
     if records.budgets is not None:
         arrays["budgets"] = records.budgets
     np.savez(folder / "records.npz", **arrays)
+    (folder / "records.npz").chmod(0o600)
     SQLiteLedger.create(
         folder / "a.ledger",
         client=client,

@@ -37,7 +37,7 @@ class Proposal:
     def accept(self) -> None:
         """Record the owner's acceptance; a site that is running uses the plan after a restart."""
         content = self.plan.model_dump_json(indent=2) + "\n"
-        write_atomically(self.settings.plan, content)
+        write_atomically(self.settings.plan, content, private=True)
         if not self.settings.head.exists():
             HeadFile(self.settings.head).write(self.ledger.head)
         record_acceptance(self.toml, self.digest)

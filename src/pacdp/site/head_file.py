@@ -38,7 +38,9 @@ class HeadFile:
         if head == self._written:
             return
         beside = self.path.with_name(f".{self.path.name}.new")
-        with beside.open("w", encoding="ascii") as stream:
+        beside.unlink(missing_ok=True)
+        descriptor = os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        with os.fdopen(descriptor, "w", encoding="ascii") as stream:
             stream.write(f"{head}\n")
             stream.flush()
             os.fsync(stream.fileno())

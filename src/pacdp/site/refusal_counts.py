@@ -43,8 +43,8 @@ class RefusalCounts:
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             known = {code: content[code] for code in map(str, Code) if code in content}
-            self.by_code.update({code: count for code, count in known.items() if count > 0})
-        except (OSError, ValueError, TypeError):
+            self.by_code.update({code: n for code, n in known.items() if type(n) is int and n > 0})
+        except (OSError, ValueError, TypeError, RecursionError):
             # Not there yet, or damaged: counting starts again.
             self.by_code.clear()
 
@@ -61,5 +61,6 @@ class RefusalCounts:
     def save(self) -> None:
         """Write the counts, if there are new ones."""
         if self._changed:
-            write_atomically(self.path, json.dumps(self.by_code, sort_keys=True) + "\n")
+            content = json.dumps(self.by_code, sort_keys=True) + "\n"
+            write_atomically(self.path, content, private=True)
             self._changed = False

@@ -38,8 +38,8 @@ class SiteSettings(Settings):
         None,
         gt=0,
         le=3600,
-        description="Seconds after which answers leave, at multiples; by default four times what "
-        "an answer takes with synthetic records.",
+        description="The least seconds after which answers leave, at multiples; longer if four "
+        "times what an answer takes with synthetic records is more.",
     )
     modules: dict[str, Hash] = Field(
         {}, description="Modules that the plan may use, each with the SHA-256 of its file."
@@ -72,4 +72,4 @@ def record_acceptance(path: Path, digest: str) -> None:
         written = False
     if not written:
         raise InputError(f"{path}: cannot be changed safely; write {line} into it yourself")
-    write_atomically(path, changed)
+    write_atomically(path, changed, private=True)

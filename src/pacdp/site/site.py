@@ -11,6 +11,7 @@ its newest head are not both replaced by older copies.
 """
 
 import logging
+import traceback
 from types import TracebackType
 from typing import Self
 
@@ -27,6 +28,7 @@ from pacdp.site.round_ledger import RoundLedger
 from pacdp.site.settings import SiteSettings
 from pacdp.site.timing import measure_interval
 from pacdp.storage import lock_exclusively
+from pacdp.validation import require_private_file
 
 _log = logging.getLogger(__name__)
 
@@ -48,6 +50,8 @@ class Site:
 
     def _open(self) -> None:
         settings = self.settings
+        for path in (settings.data, settings.ledger):
+            require_private_file(path)
         self.plan = read_accepted_plan(settings)
         self.number = find_client(self.plan, settings.client)
         self._sign = load_signer(settings.key)
@@ -69,15 +73,18 @@ class Site:
         if not self.stale:
             self._head_file.write(self.ledger.head)
         # Also makes the model warm.
-        measured = measure_interval(self._local_model, self.number, self._records)
-        self.interval = settings.interval or measured
-        if self.interval < measured:
-            _log.warning(
-                "interval = %g: is less than %g s, four times what an answer takes; the time of "
-                "answers may tell something",
-                *(self.interval, measured),
-            )
+        self.interval = self._choose_interval()
         self.refusals = RefusalCounts.beside(settings.ledger)
+
+    def _choose_interval(self) -> float:
+        """Return the interval of the settings, or the measured one if that is longer."""
+        settings = self.settings
+        measured = measure_interval(
+            *(self._local_model, self.number, self._records),
+            ledger=settings.ledger,
+            head=settings.head,
+        )
+        return max(measured, settings.interval or 0.0)
 
     @property
     def largest_request(self) -> int:
@@ -102,7 +109,7 @@ class Site:
             return self.refuse(Code.BUDGET, number)
         except Exception as error:
             # Such as a full disk. What went wrong is for the owner alone.
-            _log.error("round %s: %s: %s", number, type(error).__name__, error)
+            _log.error("round %s: %s", number, _describe_error(error))
             return self.refuse(Code.BUSY, number)
 
     def refuse(self, code: Code, number: int | None = None) -> bytes:
@@ -138,7 +145,7 @@ class Site:
             # Whether it fails may depend on the records, for instance where weights are so large
             # that an update overflows. Each attempt has its own noise, and only one is paid for: so
             # this refusal is the answer to the round, for ever.
-            _log.error("round %s: %s: %s", request.round, type(error).__name__, error)
+            _log.error("round %s: %s", request.round, _describe_error(error))
             return self.refuse(Code.LOST, request.round)
 
     def _encode(self, reply: Reply, broadcast: Broadcast, request: RoundRequest) -> bytes:
@@ -171,3 +178,17 @@ class Site:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _describe_error(error: BaseException) -> str:
+    """Say what failed and where.
+
+    The text of an error may hold values of records, so it is shown only if it is about a file.
+    """
+    if isinstance(error, LedgerError | OSError):
+        return f"{type(error).__name__}: {error}"
+    while error.__cause__ is not None:
+        error = error.__cause__
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    return f"{type(error).__name__}{where}"
