@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import load_file
 
 from pacdp.coordinator import Coordinator
-from pacdp.coordinator.relaying import RelayRequest, RoundState
 from pacdp.errors import DataError, InputError
 from pacdp.experiments.results import RunResult
+from pacdp.relay_protocol import RelayRequest, RoundState
 from tests.cli.command import run
 from tests.coordinator.trial import coordinating, exchange, make_federation, open_sites, relay
 from tests.site.trial import ROUNDS, heart_plan

@@ -256,24 +256,20 @@ def serve(
 ) -> None:
     """Coordinate the rounds of a run, until it has ended; start it again to resume it."""
     from pacdp.coordinator import Coordinator, CoordinatorSettings, RunFailedError, StoppedError
-    from pacdp.federation import RoundResult
+    from pacdp.deployment.running import describe_round
 
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
     coordinator = Coordinator(CoordinatorSettings.load_toml(settings))
     plan = coordinator.plan
-
-    def show(row: RoundResult) -> None:
-        metrics = "".join(f", {name} {value:.4g}" for name, value in row.metrics.items())
-        typer.echo(
-            f"round {row.round} of {plan.rounds}: {row.answered} of {row.asked} replied{metrics}"
-        )
-
     ready = (
         f"{plan.run}: {formatting.format_count(plan.rounds, 'round')}, "
         f"{coordinator.log.count_closed()} closed; relays ask at {coordinator.settings.socket}"
     )
     try:
-        coordinator.serve(on_ready=lambda: typer.echo(ready), on_round=show)
+        coordinator.serve(
+            on_ready=lambda: typer.echo(ready),
+            on_round=lambda row: typer.echo(describe_round(row, plan.rounds)),
+        )
     except StoppedError as error:
         typer.echo(f"pacdp: {error}", err=True)
         raise typer.Exit(143) from None

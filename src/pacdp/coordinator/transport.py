@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pacdp.coordinator.log import RunLog
-from pacdp.coordinator.relaying import LARGEST_HEADER, RelayRequest, RoundState
 from pacdp.coordinator.settings import CoordinatorSettings
 from pacdp.errors import BudgetExceededError, InputError, PacdpError
 from pacdp.federation import Broadcast, Plan, Reply
@@ -16,6 +15,7 @@ from pacdp.federation.messages import Answers, Refusal
 from pacdp.federation.wire import Code, Wire, WireError, frame_digest, sign_again
 from pacdp.keys import Sign, Verify
 from pacdp.privacy import Ledger
+from pacdp.relay_protocol import LARGEST_HEADER, RelayRequest, RoundState
 from pacdp.sockets import PATIENCE_SECONDS, Listener, receive, receive_length, send_message
 
 _log = logging.getLogger(__name__)

@@ -156,7 +156,6 @@ def _write_site(
     budget, ledger = plan.budget(number), own / f"{name}.ledger"
     assert budget is not None
     SQLiteLedger.create(ledger, client=name, budget=budget, levels=plan.level_budgets(number))
-    ledger.chmod(0o600)
     public = create_key(own / "site.key")
     values = {
         "client": name,

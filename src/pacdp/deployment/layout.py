@@ -91,10 +91,6 @@ class FederationFolder:
         """Return the socket of a site."""
         return self.site(name) / "site.sock"
 
-    def head(self, name: str) -> Path:
-        """Return the file with the newest head of a site's ledger."""
-        return self.path / "heads" / f"{name}.head"
-
     def load_settings(self) -> FederationSettings:
         """Read ``federation.toml``; what is wrong is an InputError in one line."""
         if not self.settings_file.is_file():

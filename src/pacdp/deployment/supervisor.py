@@ -96,11 +96,6 @@ class Supervisor:
                 )
         return None
 
-    def is_running(self, name: str) -> bool:
-        """Whether a process runs at the moment."""
-        running = self._running.get(name)
-        return running is not None and running.process is not None
-
     def wait(self, done: Callable[[], bool], *, seconds: float) -> bool:
         """Look after the processes until something is done; False if it takes too long."""
         deadline = time.monotonic() + seconds
