@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test processors check format bench docs wheel clean
+.PHONY: help setup demo test processors flower soak check format bench docs wheel clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,20 @@ processors: setup ## Run the tests of engines and releases as other kinds of pro
 	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 \
 	  PACDP_TEST_THREADS=2 $(ON_ENGINES)
 	PACDP_TEST_THREADS=4 $(ON_ENGINES)
+
+# Its requirements contradict ours, so it has an environment of its own.
+FLOWER := PACDP_FLOWER_ENV=$(abspath build/flower)
+
+flower: setup ## Make the environment of Flower, which the tests of real federations need
+	mkdir -p build
+	$(FLOWER) $(BIN)/python -m pacdp.flower.environment
+
+soak: flower ## Run long federations with kills, and with many sites; takes hours
+	for run in 1 2 3 4 5; do \
+	  $(FLOWER) $(BIN)/python -m tests.deployment.soak build/soak-kills-$$run --rounds 60 --kills 10 \
+	    --seed $$run || exit 1; \
+	done
+	$(FLOWER) $(BIN)/python -m tests.deployment.soak build/soak-sites --sites 20 --rounds 200
 
 check: setup ## Lint, formatting, strict types and the direction of imports
 	$(BIN)/ruff check .

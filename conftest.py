@@ -2,6 +2,9 @@
 
 import pytest
 
+# Programs of Flower's environment, which cannot be imported in this one.
+collect_ignore_glob = ["src/pacdp/flower/app/pacdp_relay/*_app.py"]
+
 
 @pytest.fixture(autouse=True)
 def _examples_of_the_readme_write_elsewhere(request, monkeypatch):

@@ -92,6 +92,61 @@ def init(
 
 
 @app.command()
+def server(
+    folder: Annotated[Path, Argument(metavar="DIR", help="The new folder, on the server.")],
+    plan: Annotated[Path, Option(help="The plan.")],
+    key: Annotated[Path, Option(help="The coordinator's key, made by pacdp site key.")],
+    site: Annotated[
+        list[str], Option(metavar="NAME=KEY", help="A client and its public key. Repeatable.")
+    ],
+    host: Annotated[str, Option(metavar="NAME", help="Name or address of this machine.")],
+    port: Annotated[int, Option(help="Port at which sites reach it.")] = 9092,
+    minimum: Annotated[
+        int | None, Option(help="Replies that a round needs; default: half of the sites.")
+    ] = None,
+    deadline: Annotated[float, Option(help="Seconds that the sites have for a round.")] = 300.0,
+) -> None:
+    """Write what the server of a real federation needs: settings, certificates, app and units."""
+    from pacdp.deployment.kits import create_server
+    from pacdp.errors import InputError
+
+    sites = dict(pair.rpartition("=")[::2] for pair in site)
+    if len(sites) < len(site):
+        raise InputError("--site: a name comes twice, must come once")
+    create_server(
+        folder,
+        plan=plan,
+        key=key,
+        sites=sites,
+        host=host,
+        port=port,
+        minimum=minimum,
+        deadline=deadline,
+    )
+    typer.echo(f"{folder}: written; give each site the plan and {folder / 'superlink' / 'ca.crt'}")
+
+
+@app.command()
+def node(
+    folder: Annotated[Path, Argument(metavar="DIR", help="The new folder, on the site's machine.")],
+    site: Annotated[str, Option(metavar="NAME", help="Name of this client in the plan.")],
+    server: Annotated[str, Option(metavar="HOST:PORT", help="Where the server is reached.")],
+    coordinator: Annotated[str, Option(metavar="KEY", help="The coordinator's public key.")],
+) -> None:
+    """Write what a site of a real federation needs: keys, settings and units."""
+    from pacdp.deployment.kits import create_node
+
+    public = create_node(folder, site=site, server=server, coordinator=coordinator)
+    print_rows(
+        {
+            "public key": public,
+            "node": str(folder / "node" / "node.key.pub"),
+            "next": "give both to the server's administrator; nothing else leaves this machine",
+        }
+    )
+
+
+@app.command()
 def up(
     folder: Folder,
     detach: Annotated[

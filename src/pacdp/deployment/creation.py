@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,14 @@ from safetensors.torch import save_file
 
 from pacdp import api
 from pacdp.data import Dataset, Records
+from pacdp.deployment.kits import (
+    list_modules,
+    make_private_folder,
+    make_settings,
+    write_node,
+    write_superlink,
+    write_whole_folder,
+)
 from pacdp.deployment.layout import (
     FederationFolder,
     FederationSettings,
@@ -26,12 +33,6 @@ from pacdp.experiments import Experiment, PreparedRun
 from pacdp.experiments.prepare import read_data
 from pacdp.federation import Plan
 from pacdp.flower.bundle import write_app
-from pacdp.flower.certificates import (
-    create_authority,
-    create_node_key,
-    create_secret,
-    issue_server_certificate,
-)
 from pacdp.flower.commands import write_home
 from pacdp.keys import create_key
 from pacdp.privacy import SQLiteLedger
@@ -73,7 +74,7 @@ def create_federation(
     dataset, partition = select_clients(dataset, whole, names)
     require_site_names(partition.clients)
     require_short_paths(final, partition.clients)
-    settings = _make_settings(request, partition.clients)
+    settings = _check_settings(request, partition.clients)
     prepared = api.prepare(
         adapt_experiment(request.experiment, whole, partition),
         method=request.method,
@@ -84,38 +85,28 @@ def create_federation(
     if not prepared.plan.algorithm.private:
         raise InputError(f"method {prepared.plan.method}: has no guarantee, which no site accepts")
     settings = settings.model_copy(update={"run": prepared.plan.run})
-    beside = Path(tempfile.mkdtemp(prefix=f".{final.path.name}.", dir=final.path.parent))
-    try:
+
+    def write(beside: Path) -> None:
         _write(FederationFolder(beside), final, settings, prepared, dataset, request.interval)
-        beside.rename(final.path)
-    except BaseException:
-        shutil.rmtree(beside, ignore_errors=True)
-        raise
+
+    write_whole_folder(final.path, write)
     return final, prepared.plan
 
 
-def _make_settings(request: FederationRequest, sites: Sequence[str]) -> FederationSettings:
-    minimum = max(1, len(sites) // 2) if request.minimum is None else request.minimum
-    for name, value, allowed in (
-        ("--minimum", minimum, 1 <= minimum <= len(sites)),
-        ("--deadline", request.deadline, 0 < request.deadline < 1e9),
-        ("--interval", request.interval, request.interval is None or 0 < request.interval <= 3600),
-        # SuperLink uses three ports, and each SuperNode another.
-        ("--port", request.port, 1024 <= request.port <= 65533 - len(sites)),
-    ):
-        if not allowed:
-            raise InputError(f"{name} = {value:g}: is out of range for {len(sites)} sites")
-    if not request.host or not all(part.isalnum() or part in ".-" for part in request.host):
-        raise InputError(f"--host = {request.host!r}: must be the name or address of a machine")
-    return FederationSettings(
+def _check_settings(request: FederationRequest, sites: Sequence[str]) -> FederationSettings:
+    if request.interval is not None and not 0 < request.interval <= 3600:
+        raise InputError(
+            f"--interval = {request.interval:g}: is out of range, must be in (0, 3600]"
+        )
+    return make_settings(
+        sites,
         experiment=request.source,
         run="",
-        sites=tuple(sites),
         seed=request.seed,
         host=request.host,
         port=request.port,
+        minimum=request.minimum,
         deadline=request.deadline,
-        minimum=minimum,
     )
 
 
@@ -130,7 +121,7 @@ def _write(
     folder.settings_file.write_text(write_toml(settings.model_dump(mode="json")), encoding="utf-8")
     prepared.plan.save(folder.plan)
     for name in ("coordinator", "sites", "heads", "logs", "flower"):
-        _make_folder(folder.path / name)
+        make_private_folder(folder.path / name)
     coordinator = create_key(folder.coordinator / "coordinator.key")
     keys, records = {}, prepared.partition.client_records(dataset)
     for number, name in enumerate(settings.sites):
@@ -160,7 +151,7 @@ def _write_site(
     """Write what a site needs, accept the plan for it, and return its public key."""
     name = plan.clients[number].name
     own = folder.site(name)
-    _make_folder(own)
+    make_private_folder(own)
     _write_records(own / "records.npz", records, unit=plan.unit)
     budget, ledger = plan.budget(number), own / f"{name}.ledger"
     assert budget is not None
@@ -177,6 +168,7 @@ def _write_site(
         "socket": "site.sock",
         "head": f"../../heads/{name}.head",
         "interval": interval,
+        "modules": list_modules(folder.plan),
     }
     toml = folder.site_settings(name)
     toml.write_text(write_toml(values), encoding="utf-8")
@@ -207,6 +199,7 @@ def _write_coordinator(
         "deadline": settings.deadline,
         "evaluation": "evaluation.npz",
         "initial": "initial.safetensors" if warm else None,
+        "modules": list_modules(folder.plan),
         "sites": keys,
     }
     folder.coordinator_settings.write_text(write_toml(values), encoding="utf-8")
@@ -216,33 +209,14 @@ def _write_flower(
     folder: FederationFolder, final: FederationFolder, settings: FederationSettings
 ) -> None:
     """Write certificates, keys and the app; paths in them are those of the finished folder."""
-    superlink, authority_key = folder.flower / "superlink", folder.flower / "ca.key"
-    _make_folder(superlink)
-    authority = superlink / "ca.crt"
-    create_authority(authority, authority_key)
-    issue_server_certificate(
-        superlink / "server.crt",
-        superlink / "server.key",
-        authority=authority,
-        authority_key=authority_key,
-        hosts=[settings.host],
-    )
-    create_secret(superlink / "superexec.secret")
-    _make_folder(folder.flower / "nodes")
+    write_superlink(folder.flower / "superlink", folder.flower / "ca.key", [settings.host])
+    make_private_folder(folder.flower / "nodes")
     for name in settings.sites:
-        node = folder.node(name)
-        _make_folder(node)
-        create_node_key(node / "node.key")
-        create_secret(node / "superexec.secret")
-        shutil.copyfile(authority, node / "ca.crt")
+        write_node(folder.node(name))
+        shutil.copyfile(folder.authority, folder.node(name) / "ca.crt")
     write_app(folder.flower / "app")
-    home = folder.flower / "home"
-    _make_folder(home)
+    home = make_private_folder(folder.flower / "home")
     write_home(home, authority=final.authority, address=f"127.0.0.1:{settings.port}")
-
-
-def _make_folder(path: Path) -> None:
-    path.mkdir(mode=0o700)
 
 
 def _write_records(path: Path, records: Records, *, unit: str) -> None:

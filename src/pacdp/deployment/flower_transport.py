@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import time
+from pathlib import Path
 
 from pacdp.deployment.layout import FederationFolder, FederationSettings
 from pacdp.deployment.roles import Role
@@ -146,7 +147,8 @@ class FlowerTransport:
 
 
 def _role(name: str, command: Command, *, pause: float = 1.0) -> Role:
-    return Role(name, command.arguments, command.variables, pause=pause)
+    folder = Path(command.variables["FLWR_HOME"]).parent
+    return Role(name, command.arguments, command.variables, pause=pause, folder=folder)
 
 
 def _open(command: Command, *, stdout: int) -> "subprocess.Popen[bytes]":

@@ -146,6 +146,8 @@ def write_toml(values: Mapping[str, Any], *, comments: Sequence[str] = ()) -> st
     lines, tables = [f"# {comment}" for comment in comments], []
     for name, value in values.items():
         if isinstance(value, Mapping):
+            if not value:
+                continue
             tables += [
                 "",
                 f"[{name}]",

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pacdp.deployment.layout import FederationFolder, FederationSettings
@@ -21,6 +22,8 @@ class Role:
     variables: Mapping[str, str] = field(default_factory=dict)
     pause: float = 1.0
     """Seconds before it is started again."""
+    folder: Path | None = None
+    """The working folder; by default the present one, in which plug-ins may be."""
     fatal: frozenset[int] = frozenset()
     """Exit codes after which starting it again would not help."""
 

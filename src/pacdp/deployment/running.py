@@ -14,6 +14,7 @@ from pacdp.deployment.supervisor import ProcessFailedError, Supervisor
 from pacdp.errors import InputError
 from pacdp.federation import Plan, RoundResult
 from pacdp.federation.wire import plan_digest
+from pacdp.plugins import import_pinned
 from pacdp.validation import require_member
 
 TRANSPORTS = ("flower", "direct")
@@ -94,8 +95,9 @@ class RunWatcher:
 
     def __init__(self, folder: FederationFolder) -> None:
         self.settings = CoordinatorSettings.load_toml(folder.coordinator_settings)
+        import_pinned(self.settings.modules)
         self.plan = Plan.load(self.settings.plan)
-        self._digest = plan_digest(self.plan)
+        self._digest = plan_digest(self.plan, self.settings.modules)
 
     @property
     def has_ended(self) -> bool:

@@ -120,7 +120,7 @@ class Supervisor:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=os.environ | dict(role.variables),
-                cwd=self.folder.path,
+                cwd=role.folder,
                 start_new_session=True,
             )
 

@@ -1,15 +1,21 @@
 """The units of systemd and the container files of a federation, which come with the package."""
 
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
 from pacdp.deployment.layout import FederationSettings
 
 
-def write_units(folder: Path, settings: FederationSettings) -> None:
-    """Write a unit for each role, and the variables of each site's SuperNode."""
+def write_units(
+    folder: Path, settings: FederationSettings, *, units: Sequence[str] | None = None
+) -> None:
+    """Write a unit for each role, or for some, and the variables of each site's SuperNode."""
     bind = "127.0.0.1" if settings.host in ("127.0.0.1", "localhost") else "0.0.0.0"
     _write_all("systemd", folder, PORT=str(settings.port), BIND=bind)
+    for unit in folder.glob("*.service"):
+        if units is not None and unit.stem not in units:
+            unit.unlink()
     for name in settings.sites:
         variables = f'PACDP_SITE="{name}"\nPACDP_SUPERLINK={settings.host}:{settings.port}\n'
         (folder / f"{name}.env").write_text(variables, encoding="utf-8")

@@ -16,6 +16,7 @@ from pacdp.errors import DataError, PacdpError
 from pacdp.federation import Broadcast, LocalModel, Plan
 from pacdp.federation.wire import ReceivedReply, Wire, frame_digest, plan_digest
 from pacdp.keys import make_verifier, read_public_key
+from pacdp.plugins import import_pinned
 from pacdp.privacy import SQLiteLedger
 from pacdp.site import SiteSettings
 from pacdp.site.head_file import HeadFile
@@ -34,7 +35,9 @@ def verify_federation(folder: FederationFolder) -> dict[str, Any]:
     """
     settings = folder.load_settings()
     coordinator = CoordinatorSettings.load_toml(folder.coordinator_settings)
+    import_pinned(coordinator.modules)
     plan = Plan.load(coordinator.plan)
+    digest = plan_digest(plan, coordinator.modules)
     with tempfile.TemporaryDirectory() as temporary:
         # A copy, which was made in one moment before the ledgers are read.
         copied = Path(temporary) / "run.db"
@@ -43,7 +46,7 @@ def verify_federation(folder: FederationFolder) -> dict[str, Any]:
             _copy_database(coordinator.log, copied)
         coordinator = coordinator.model_copy(update={"log": copied})
         try:
-            log = RunLog(copied, run=plan.run, digest=plan_digest(plan))
+            log = RunLog(copied, run=plan.run, digest=digest)
             sites = {
                 name: _SiteCheck(folder, plan, number, coordinator).verify(log)
                 for number, name in enumerate(settings.sites)
@@ -73,7 +76,7 @@ class _SiteCheck:
         self._name = plan.clients[number].name
         self._settings = SiteSettings.load_toml(folder.site_settings(self._name))
         self._coordinator = coordinator
-        self._wire = Wire.for_model(LocalModel(plan))
+        self._wire = Wire.for_model(LocalModel(plan), modules=coordinator.modules)
 
     def verify(self, log: RunLog) -> dict[str, Any]:
         """Return the figures of the site."""
@@ -123,7 +126,7 @@ class _SiteCheck:
         """Read the ledger, which verifies its chain, its replies and its budget."""
         settings, coordinator = self._settings, self._coordinator
         self._require(
-            settings.accepted == plan_digest(self._plan), "has accepted another plan than the run's"
+            settings.accepted == self._wire.digest, "has accepted another plan than the run's"
         )
         self._require(
             read_public_key(coordinator.key) in settings.coordinator

@@ -38,7 +38,9 @@ def superlink_command(
     """Return how the SuperLink is started, which all other programs of Flower connect to.
 
     It accepts TLS and registered SuperNodes only, keeps its state in ``database``, starts no app
-    itself, and gives the ServerApp only to a SuperExec with the same ``secret``.
+    itself, and gives the ServerApp only to a SuperExec with the same ``secret``. But Flower asks
+    nobody for an account: whoever reaches the port can also register nodes and start runs, with
+    the requests below ``/v1/control/``. Let other machines reach ``/v1/fleet/`` only.
     """
     return _command(
         environment,
@@ -61,6 +63,7 @@ def server_superexec_command(
         "flower-superexec",
         *("--runtime-api-address", address, "--root-certificates", authority),
         *("--superexec-auth-secret-file", secret),
+        poll=1.0,
     )
 
 
@@ -148,7 +151,9 @@ def list_command(environment: Path, *, home: Path) -> Command:
     return _command(environment, home, "flwr", "list", _CONNECTION, "--format", "json")
 
 
-def _command(environment: Path, home: Path, program: str, *arguments: object) -> Command:
+def _command(
+    environment: Path, home: Path, program: str, *arguments: object, poll: float = 0.1
+) -> Command:
     programs = environment / "bin"
     return Command(
         (str(programs / program), *map(str, arguments)),
@@ -161,7 +166,8 @@ def _command(environment: Path, home: Path, program: str, *arguments: object) ->
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+            # How often a SuperExec asks for work: a ClientApp is started in every round.
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": str(poll),
         },
     )
 

@@ -93,3 +93,10 @@ def _run(environment: Path, *command: str) -> None:
         lines = [line for line in result.stderr.splitlines() if line.strip()] or ["no message"]
         reason = next((line for line in lines if line.startswith("ERROR")), lines[-1])
         raise InputError(f"{environment}: Flower's environment cannot be made: {reason}")
+
+
+if __name__ == "__main__":
+    try:
+        ensure_environment()
+    except InputError as error:
+        sys.exit(str(error))

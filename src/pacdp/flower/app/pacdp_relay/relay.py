@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 LENGTH = struct.Struct(">I")
 # No message, in either direction, may be larger.
@@ -56,15 +56,16 @@ def pack(header: Mapping[str, object], payload: bytes = b"") -> bytes:
     return LENGTH.pack(len(encoded)) + encoded + payload
 
 
-def unpack(message: bytes) -> tuple[dict[str, object], bytes]:
+def unpack(message: bytes) -> tuple[dict[str, Any], bytes]:
     """Return header and payload of a message; raise ValueError if it is damaged."""
-    if len(message) < LENGTH.size:
-        raise ValueError("shorter than its length")
-    (size,) = LENGTH.unpack_from(message)
+    size = int.from_bytes(message[: LENGTH.size], "big")
     end = LENGTH.size + size
-    header = json.loads(message[LENGTH.size : end])
+    try:
+        header = json.loads(message[LENGTH.size : end])
+    except ValueError:
+        header = None
     if len(message) < end or not isinstance(header, dict):
-        raise ValueError("the header is damaged")
+        raise ValueError("the message is damaged")
     return header, message[end:]
 
 
@@ -137,7 +138,7 @@ class Relay:
         pause: float = 2.0,
         longest_pause: float = 15.0,
         tick: float = 0.1,
-        refresh: float = 1.0,
+        refresh: float = 2.0,
     ) -> None:
         self._nodes, self._coordinator = nodes, coordinator
         self._patience, self._pause, self._longest_pause = patience, pause, longest_pause
@@ -158,17 +159,18 @@ class Relay:
     def run(self) -> str:
         """Relay until the coordinator says that the run is over, and return "ended" or "failed"."""
         self._pool = ThreadPoolExecutor(max_workers=512)
-        next_call = next_refresh = 0.0
+        called = refreshed = 0.0
         try:
             while self._state not in ("ended", "failed"):
                 now = time.monotonic()
                 self._deposit()
-                if now >= next_call:
+                # Between two rounds every moment counts; while one is open, answers do.
+                if now - called >= (self._refresh if self._state == "open" else self._tick):
+                    called = now
                     self._call()
-                    next_call = now + (self._refresh if self._state == "open" else self._tick)
-                if now >= next_refresh:
+                if now - refreshed >= self._refresh:
+                    refreshed = now
                     self._list_online()
-                    next_refresh = now + self._refresh
                 self._drop_lost()
                 self._send()
                 self._collect()
@@ -183,18 +185,21 @@ class Relay:
         try:
             message = self._coordinator(pack({"round": self._round, "site": site}, answer))
             reply, frame = unpack(message)
-            state, opened = str(reply["state"]), reply.get("round")
-            wanted, closes = frozenset(reply.get("sites") or ()), float(reply.get("seconds") or 0.0)
+            state = str(reply["state"])
+            if state == "open":
+                number, closes = int(reply["round"]), float(reply["seconds"])
+                self._wanted = frozenset(map(str, reply["sites"]))
+            else:
+                number, closes, self._wanted = self._round, 0.0, frozenset()
         except (OSError, ValueError, KeyError, TypeError) as error:
             if self._reachable:
                 _log.warning("coordinator: no answer (%s); trying again", type(error).__name__)
             self._reachable = False
             return False
-        self._reachable = True
-        self._state, self._wanted = state, wanted if state == "open" else frozenset()
+        self._reachable, self._state = True, state
         self._closes = time.monotonic() + closes
-        if state == "open" and opened != self._round:
-            self._open(int(opened), frame)
+        if number is not None and number != self._round:
+            self._open(number, frame)
         return True
 
     def _open(self, number: int, frame: bytes) -> None:
@@ -242,12 +247,13 @@ class Relay:
         """Ask every node that is free, and whose site is wanted or not yet known."""
         now = time.monotonic()
         busy = {pending.node for pending in self._pending.values()}
+        wanted = self._wanted - {site for site, _ in self._answers}
         for node, mark in self._online.items():
             if node in busy or now < self._failures.get(node, _Failures()).resume:
                 continue
             if node not in self._sites:
                 request = Request()
-            elif self._sites[node] in self._wanted:
+            elif self._sites[node] in wanted:
                 seconds = max(1.0, min(self._patience, self._closes - now))
                 request = Request(self._round, self._frame, seconds)
             else:

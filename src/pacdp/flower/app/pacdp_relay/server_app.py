@@ -12,6 +12,12 @@ from flwr.serverapp import Grid, ServerApp
 
 from pacdp_relay.relay import COORDINATOR_SECONDS, Relay, Request, exchange
 
+# A reply counts only if the clock of its node differs from ours by less than this.
+CLOCK_SKEW_SECONDS = 600.0
+
+# No node answers within the first of these seconds. The longer it takes, the less often we look.
+FIRST_PAUSE, SHORTEST_PAUSE = 1.0, 0.25
+
 app = ServerApp()
 
 
@@ -34,7 +40,6 @@ class GridNodes:
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
-        self._waiting = 0
 
     def list_online(self) -> Mapping[int, str]:
         return {node.node_id: node.last_activated_at for node in self._grid.get_nodes()}
@@ -46,23 +51,22 @@ class GridNodes:
             RecordDict({"pacdp": record}),
             dst_node_id=node,
             message_type=kind,
-            ttl=seconds,
+            ttl=seconds + CLOCK_SKEW_SECONDS,
             group_id="" if request.round is None else str(request.round),
         )
         (identifier,) = tuple(self._grid.push_messages([message])) or (None,)
-        deadline = time.monotonic() + seconds
-        self._waiting += 1
-        try:
-            while identifier and time.monotonic() < deadline:
-                # The more nodes are waited for, the less often each is asked about.
-                if cancelled.wait(max(0.2, 0.04 * self._waiting)):
-                    break
-                for reply in self._grid.pull_messages([identifier]):
-                    # A reply that the SuperLink makes does not name its node.
-                    if reply.metadata.reply_to_message_id == identifier:
-                        return b"" if reply.has_error() else _read_answer(reply)
-        finally:
-            self._waiting -= 1
+        start = time.monotonic()
+        pause = FIRST_PAUSE
+        # Each reply is pulled by itself: pulling waits until a node has sent the whole of it.
+        while identifier and not cancelled.wait(pause):
+            for reply in self._grid.pull_messages([identifier]):
+                # A reply that the SuperLink makes does not name its node.
+                if reply.metadata.reply_to_message_id == identifier:
+                    return b"" if reply.has_error() else _read_answer(reply)
+            passed = time.monotonic() - start
+            if passed > seconds:
+                break
+            pause = max(SHORTEST_PAUSE, passed / 40)
         return b""
 
 
