@@ -281,7 +281,8 @@ def follow_guide(base, server, site, say):
         site.start(base / f"b/systemd/{unit}.service")
     wait_until(lambda: site.processes["pacdp-supernode"].poll() is not None, "supernode")
     refused = re.search(r"Exit Code: (\d+)", site.log("pacdp-supernode"))
-    assert refused, site.log("pacdp-supernode")
+    assert refused is not None, site.log("pacdp-supernode")
+    assert refused.group(1) == "305"
     say(f"   not registered: SuperNode ends with Flower's code {refused.group(1)}")
     say("6. Ada registers the node, and starts the run")
     home = base / "a/flwr"

@@ -42,8 +42,8 @@ def test_kits_fit_together(exchanged):
     assert list(settings.sites) == list(CLIENTS)
     Coordinator(settings)
     site = SiteSettings.load_toml(exchanged / "hungary" / "site" / "site.toml")
-    assert site.coordinator == read_public_key(settings.key)
-    assert settings.sites["hungary"] == read_public_key(site.key)
+    assert site.coordinator == (read_public_key(settings.key),)
+    assert settings.sites["hungary"] == (read_public_key(site.key),)
     assert site.accepted is None
     variables = (exchanged / "hungary/node/node.env").read_text()
     assert variables == 'PACDP_SITE="hungary"\nPACDP_SUPERLINK=server.example:9092\n'

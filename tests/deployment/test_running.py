@@ -204,8 +204,8 @@ def restore_a_backup(folder):
 @pytest.mark.parametrize(
     ("tamper", "message"),
     [
-        (flip_answer, "site hungary: round 3: message refused: signature"),
-        (swap_answers, "site hungary: round 3: message refused: signature"),
+        (flip_answer, "site hungary: the reply to round 3 is not the one that the site has kept"),
+        (swap_answers, "site hungary: the reply to round 3 is not the one that the site has kept"),
         (
             send_another_broadcast,
             "site cleveland: round 3 was debited for a broadcast that the coordinator has not sent",

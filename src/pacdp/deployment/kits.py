@@ -103,7 +103,7 @@ def create_server(
         differing = sorted(set(names) ^ set(sites))[0]
         raise InputError(f"--site {differing}: each client of the plan needs one, and no other")
     for name, public in sites.items():
-        make_verifier(public, where=f"--site {name}")
+        make_verifier([public], where=f"--site {name}")
     settings = make_settings(
         names, run=planned.run, host=host, port=port, minimum=minimum, deadline=deadline
     )
@@ -145,7 +145,7 @@ def create_node(path: Path, *, site: str, server: str, coordinator: str) -> str:
     host, _, port = server.rpartition(":")
     if not host or not port.isdecimal():
         raise InputError(f"--server = {server!r}: must be HOST:PORT")
-    make_verifier(coordinator, where="--coordinator")
+    make_verifier([coordinator], where="--coordinator")
     settings = make_settings([site], run="", host=host, port=int(port))
     public = []
 

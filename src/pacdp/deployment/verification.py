@@ -13,9 +13,17 @@ from safetensors.torch import load_file
 from pacdp.coordinator import Coordinator, CoordinatorSettings, RunLog
 from pacdp.deployment.layout import FederationFolder
 from pacdp.errors import DataError, PacdpError
-from pacdp.federation import Broadcast, LocalModel, Plan
-from pacdp.federation.wire import ReceivedReply, Wire, frame_digest, plan_digest
-from pacdp.keys import make_verifier, read_public_key
+from pacdp.federation import LocalModel, Plan
+from pacdp.federation.wire import (
+    Kind,
+    ReceivedReply,
+    Wire,
+    WireError,
+    frame_digest,
+    frame_kind,
+    plan_digest,
+)
+from pacdp.keys import read_public_key
 from pacdp.plugins import import_pinned
 from pacdp.privacy import SQLiteLedger
 from pacdp.site import SiteSettings
@@ -97,8 +105,7 @@ class _SiteCheck:
                     sent is not None and record.request.broadcast == frame_digest(sent),
                     f"{where} was debited for a broadcast that the coordinator has not sent",
                 )
-            received = None if frame is None or sent is None else self._decode(frame, sent, where)
-            if received is None or frame is None:
+            if frame is None or sent is None or self._is_refusal(frame, where):
                 continue
             delivered += 1
             self._require(record is not None, f"the reply to {where} was never debited")
@@ -108,8 +115,9 @@ class _SiteCheck:
                 and record.reply == hashlib.sha256(frame).hexdigest(),
                 f"the reply to {where} is not the one that the site has kept",
             )
+            head = self._decode(frame, sent, where).head
             self._require(
-                received.head in heads and received.head == record.head,
+                head in heads and head == record.head,
                 f"the reply to {where} names a head that is not that of its debit",
             )
         answered = sum(record.reply is not None for record in own.values())
@@ -137,22 +145,30 @@ class _SiteCheck:
         self._require(ledger.client == self._name, "has the ledger of another client")
         return ledger
 
-    def _decode(self, frame: bytes, sent: bytes, where: str) -> ReceivedReply | None:
-        """Verify signatures and form of an answer; None for a refusal."""
+    def _is_refusal(self, frame: bytes, where: str) -> bool:
         try:
-            broadcast: Broadcast = self._wire.decode_broadcast(
-                sent, client=self._number, verify=make_verifier(self._settings.coordinator)
+            return frame_kind(frame) is Kind.REFUSAL
+        except WireError as error:
+            raise DisagreementError(f"site {self._name}: {where}: {error}") from None
+
+    def _decode(self, frame: bytes, sent: bytes, where: str) -> ReceivedReply:
+        """Read a reply, whose bytes are those that the site has kept.
+
+        Signatures were verified when it arrived, maybe by keys that were replaced since.
+        """
+        try:
+            broadcast = self._wire.decode_broadcast(
+                sent, client=self._number, verify=lambda *_: True
             )
-            received = self._wire.decode_answer(
+            return self._wire.decode_reply(
                 frame,
                 client=self._number,
                 broadcast=broadcast,
                 asked=frame_digest(sent),
-                verify=make_verifier(self._coordinator.sites[self._name]),
+                verify=lambda *_: True,
             )
-        except PacdpError as error:
+        except WireError as error:
             raise DisagreementError(f"site {self._name}: {where}: {error}") from None
-        return received if isinstance(received, ReceivedReply) else None
 
     def _require(self, condition: bool, otherwise: str) -> None:
         if not condition:
