@@ -169,9 +169,16 @@ class Flower:
         self.start(name, command)
 
     def start_supernode(
-        self, site: str, path: Path, *, authority: Path | None = None, address: str | None = None
+        self,
+        site: str,
+        path: Path,
+        *,
+        authority: Path | None = None,
+        address: str | None = None,
+        separate: bool = False,
     ) -> None:
-        key = self.folder / f"{site}.key"
+        """Start the SuperNode of a site, and if asked for a SuperExec of its own for the app."""
+        key, secret, port = self.folder / f"{site}.key", self.folder / f"{site}.secret", free_port()
         if not key.exists():
             certificates.create_node_key(key)
         command = commands.supernode_command(
@@ -182,9 +189,17 @@ class Flower:
             address=address or self.address,
             site=site,
             socket=path,
-            port=free_port(),
+            port=port,
+            secret=secret if separate else None,
         )
+        if separate:
+            certificates.create_secret(secret)
         self.start(site, command)
+        if separate:
+            command = commands.client_superexec_command(
+                self.environment, home=self.folder / f"home-{site}-app", secret=secret, port=port
+            )
+            self.start(f"{site}-superexec", command)
 
     def register(self, *sites: str) -> None:
         """Register the keys of sites, all at the same time."""

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import pty
-import random
 import shutil
 import subprocess
 
@@ -12,7 +11,7 @@ import pytest
 import torch
 
 from pacdp.federation import LocalModel, Server
-from pacdp.federation.wire import Code, plan_digest
+from pacdp.federation.wire import plan_digest
 from pacdp.site import Site, SiteSettings
 from pacdp.sockets import ask
 from tests.cli.command import COMMAND, as_json, refused, run
@@ -176,39 +175,3 @@ def test_methods_with_further_releases_through_the_wire(tmp_path, method):
         answer = site.answer(frame)
         assert trial.read(answer, frame).reply.released
         assert site.answer(frame) == answer
-
-
-def test_a_thousand_hostile_requests_to_the_installed_command(tmp_path):
-    trial = make_trial(tmp_path, interval=0.001)
-    trial.ledger.reserve(*trial.plan.planned_releases(trial.number), run="another")
-    good = [trial.broadcast(n, factor=f) for n in range(ROUNDS) for f in (1.0, 2.0)]
-    draw, answers, seen = random.Random(4), {}, set()
-
-    def mutate(frame):
-        content = bytearray(frame)
-        for _ in range(draw.randrange(1, 4)):
-            content[draw.randrange(len(content))] ^= draw.randrange(1, 256)
-        return bytes(content)[: draw.choice((len(content), draw.randrange(len(content))))]
-
-    kinds = (
-        lambda: draw.choice(good),
-        lambda: mutate(draw.choice(good)),
-        lambda: draw.randbytes(draw.randrange(300)),
-        lambda: draw.choice(good)[:-64] + draw.randbytes(64),
-        lambda: trial.broadcast(draw.randrange(ROUNDS), run="another"),
-        lambda: draw.choice(list(answers.values()) or good),
-    )
-    with serving_installed(trial):
-        for _ in range(1000):
-            frame = draw.choice(kinds)()
-            read = trial.read(call(trial, frame), frame)
-            if isinstance(read, str):
-                seen.add(read)
-            else:
-                answer = call(trial, frame)
-                assert answers.setdefault(read.reply.round, answer) == answer
-    assert seen <= set(map(str, Code))
-    assert {"answered", "budget", "signature", "malformed"} <= seen
-    ledger = trial.ledger
-    assert ledger.filter.realised.epsilon <= ledger.filter.budget.epsilon
-    assert ledger.filter.spent.total() == len(answers) + 1 == len(ledger.rounds) + 1

@@ -31,7 +31,7 @@ def make_trials(folder, plan, **changes):
     for client in plan.clients:
         (own := folder / client.name).mkdir()
         if trials:
-            changes["coordinator"] = trials[0].settings.coordinator
+            changes["coordinator"] = trials[0].settings.coordinator[0]
         trials.append(make_trial(own, plan, client=client.name, **changes))
     for trial in trials[1:]:
         shutil.copy(trials[0].folder / "coordinator.key", trial.folder)

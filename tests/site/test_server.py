@@ -1,7 +1,6 @@
 """Site processes at real sockets: users, sizes, times, signals, and kill -9 at bad moments."""
 
 import os
-import random
 import signal
 import socket
 import stat
@@ -14,13 +13,7 @@ from pathlib import Path
 import pytest
 
 from pacdp.sockets import LENGTH, ask
-from tests.site.test_answer import refusals
-from tests.site.trial import ROUNDS, heart_plan, make_trial, refusal_code, serving
-
-CODES = {
-    *("malformed", "signature", "run", "plan", "round", "participant", "weights", "state"),
-    *("answered", "budget", "busy", "lost", None),
-}
+from tests.site.trial import make_trial, refusal_code, serving
 
 
 def call(trial, frame):
@@ -139,69 +132,3 @@ def test_kill_9_between_debit_and_answer(tmp_path, moment):
         assert stored in (None, answer)
         assert call(trial, frame) == answer
     assert trial.ledger.filter.spent.total() == 1
-
-
-def test_random_kills_never_give_two_answers(tmp_path):
-    trial = make_trial(tmp_path, interval=0.01)
-    frames = [trial.broadcast(number) for number in range(ROUNDS)]
-    draw, answers = random.Random(2), {}
-    for life in range(4):
-        with serving(trial) as process:
-            for number in range(ROUNDS if life == 3 else life + 2):
-                answer = call(trial, frames[number])
-                assert answers.setdefault(number, answer) == answer
-            if life < 3:
-                # A request is in flight when the process is killed.
-                with socket.socket(socket.AF_UNIX) as connection:
-                    connection.connect(str(trial.settings.socket))
-                    frame = frames[life + 2]
-                    connection.sendall(LENGTH.pack(len(frame)) + frame)
-                    time.sleep(draw.random() * 0.05)
-                    process.kill()
-                    process.wait(60)
-    assert all(refusal_code(answer) is None for answer in answers.values())
-    ledger = trial.ledger
-    assert ledger.filter.spent.total() == len(ledger.rounds) == len(answers) == ROUNDS
-
-
-def test_a_thousand_hostile_requests(tmp_path):
-    """Never over the budget, never two answers for a round, only fixed codes."""
-    plan = heart_plan(training={"clients_per_round": 2})
-    trial = make_trial(tmp_path, plan, interval=0.001)
-    # The budget ends before the plan does.
-    number = [client.name for client in plan.clients].index("cleveland")
-    trial.ledger.reserve(*plan.planned_releases(number), run="another")
-    good = [trial.broadcast(n, factor=f) for n in range(ROUNDS) for f in (1.0, 2.0)]
-    forged = [frame for frame, _ in refusals(trial, tmp_path)]
-    draw, answers, seen = random.Random(3), {}, set()
-
-    def mutate(frame):
-        content = bytearray(frame)
-        for _ in range(draw.randrange(1, 4)):
-            content[draw.randrange(len(content))] ^= draw.randrange(1, 256)
-        return bytes(content)[: draw.choice((len(content), draw.randrange(len(content))))]
-
-    kinds = (
-        lambda: draw.choice(good),
-        lambda: draw.choice(forged),
-        lambda: mutate(draw.choice(good)),
-        lambda: draw.randbytes(draw.randrange(300)),
-        lambda: draw.choice(good)[:-64] + draw.randbytes(64),
-        lambda: draw.choice(list(answers.values()) or good),
-    )
-    with serving(trial):
-        for _ in range(1000):
-            frame = draw.choice(kinds)()
-            answer = call(trial, frame)
-            seen.add(code := refusal_code(answer))
-            if code is None:
-                assert frame in good
-                number = trial.read(answer, frame).reply.round
-                assert answers.setdefault(number, answer) == answer
-    assert seen <= CODES
-    assert {None, "answered", "budget", "signature", "malformed", "participant"} <= seen
-    ledger = trial.ledger
-    assert ledger.filter.within_budget
-    assert ledger.filter.realised.epsilon <= ledger.filter.budget.epsilon
-    # Each answered round was debited once, besides the other run's.
-    assert ledger.filter.spent.total() == len(answers) + 1 == len(ledger.rounds) + 1
