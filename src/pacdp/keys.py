@@ -60,12 +60,12 @@ def write_private_file(path: Path, content: bytes) -> None:
 
 def load_signer(path: Path) -> Sign:
     """Read a private key that nobody else can read, and return how it signs."""
-    return _load(path).sign
+    return _load_private_key(path).sign
 
 
 def read_public_key(path: Path) -> str:
     """Return the public key of a private key's file, in hexadecimal digits."""
-    return _load(path).public_key().public_bytes_raw().hex()
+    return _load_private_key(path).public_key().public_bytes_raw().hex()
 
 
 def make_verifier(public: Sequence[str], *, where: str = "coordinator") -> Verify:
@@ -80,10 +80,10 @@ def make_verifier(public: Sequence[str], *, where: str = "coordinator") -> Verif
         keys = [Ed25519PublicKey.from_public_bytes(bytes.fromhex(each)) for each in public]
     except ValueError:
         raise InputError(f"{where}: must be a public key of 64 hexadecimal digits") from None
-    return lambda signature, message: any(_is_of(key, signature, message) for key in keys)
+    return lambda signature, message: any(_is_valid(key, signature, message) for key in keys)
 
 
-def _is_of(key: Ed25519PublicKey, signature: bytes, message: bytes) -> bool:
+def _is_valid(key: Ed25519PublicKey, signature: bytes, message: bytes) -> bool:
     try:
         key.verify(signature, message)
     except InvalidSignature:
@@ -91,7 +91,7 @@ def _is_of(key: Ed25519PublicKey, signature: bytes, message: bytes) -> bool:
     return True
 
 
-def _load(path: Path) -> Ed25519PrivateKey:
+def _load_private_key(path: Path) -> Ed25519PrivateKey:
     try:
         content = require_private_file(path).read_bytes()
     except OSError as error:

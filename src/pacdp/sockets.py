@@ -21,7 +21,7 @@ from pacdp.errors import InputError
 
 LENGTH = struct.Struct(">I")
 # Within this time a peer must have sent its message, and have read its answer.
-PATIENCE_SECONDS = 10.0
+PEER_TIMEOUT_SECONDS = 10.0
 _CREDENTIALS = struct.Struct("3i")
 
 _log = logging.getLogger(__name__)

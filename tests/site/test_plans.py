@@ -12,7 +12,7 @@ from pacdp.data import load_dataset, partition_records
 from pacdp.data.records import Records
 from pacdp.errors import InputError, PacdpError
 from pacdp.federation import Plan, Population
-from pacdp.federation.verification import population_of, verify_plan
+from pacdp.federation.verification import reconstruct_population, verify_plan
 from pacdp.federation.wire import plan_digest
 from pacdp.plugins import hash_module, import_pinned
 from pacdp.site import Site, SiteSettings
@@ -74,7 +74,7 @@ def test_units_are_part_of_the_population():
     )
     plan = heart_plan(population=population)
     verify_plan(plan)
-    assert population_of(plan) == population
+    assert reconstruct_population(plan) == population
 
 
 def verify_changed(folder, plan, change):

@@ -178,7 +178,7 @@ def up(
                 f"see pacdp federation status {folder}"
             )
             return
-        code = run_federation(path, transport=transport, timeout=timeout, say=typer.echo)
+        code = run_federation(path, transport=transport, timeout=timeout, report=typer.echo)
     except ProcessFailedError as error:
         typer.echo(f"pacdp: {error}", err=True)
         raise typer.Exit(1) from None

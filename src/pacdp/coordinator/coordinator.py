@@ -82,10 +82,10 @@ class Coordinator:
                     result = self._run(transport, ledgers, self.plan.rounds, on_round)
                 except RunFailedError as error:
                     self.log.failure = str(error)
-                    transport.say_farewell("failed")
+                    transport.announce_end("failed")
                     raise
                 write_result(settings.results, result)
-                transport.say_farewell("ended")
+                transport.announce_end("ended")
                 return result
         finally:
             lock.release()

@@ -12,15 +12,15 @@ from pacdp.errors import BudgetExceededError, InputError, PacdpError
 from pacdp.federation import Broadcast, Plan, Reply
 from pacdp.federation.client import freeze_sampled
 from pacdp.federation.messages import Answers, Refusal
-from pacdp.federation.wire import Code, Wire, WireError, frame_digest, sign_again
+from pacdp.federation.wire import Code, Wire, WireError, frame_digest, replace_signature
 from pacdp.keys import Sign, Verify
 from pacdp.privacy import Ledger
 from pacdp.relay_protocol import LARGEST_HEADER, RelayRequest, RoundState
-from pacdp.sockets import PATIENCE_SECONDS, Listener, receive, receive_length, send_message
+from pacdp.sockets import PEER_TIMEOUT_SECONDS, Listener, receive, receive_length, send_message
 
 _log = logging.getLogger(__name__)
 # Seconds for which a relay that has not heard of the end can still be told.
-_FAREWELL_SECONDS = 20.0
+_ANNOUNCEMENT_SECONDS = 20.0
 
 
 class StoppedError(PacdpError):
@@ -64,7 +64,7 @@ class LoggedTransport:
             self._charge(who, answer, broadcast.round)
         return answers
 
-    def _asked(self, number: int) -> bytes:
+    def _read_broadcast(self, number: int) -> bytes:
         frame = self._log.find_broadcast(number)
         if frame is None:
             raise InputError(f"{self._log.path}: round {number + 1} has no broadcast")
@@ -78,7 +78,7 @@ class LoggedTransport:
             frame,
             client=client,
             broadcast=broadcast,
-            asked=frame_digest(self._asked(broadcast.round)),
+            broadcast_digest=frame_digest(self._read_broadcast(broadcast.round)),
             verify=verify,
         )
         return received if isinstance(received, Refusal) else received.reply
@@ -148,7 +148,9 @@ class RelayTransport(LoggedTransport):
             if self._listener.stopped:
                 raise StoppedError(f"stopped in round {number}; start again to go on")
             if connection is not None:
-                self._attend(connection, lambda request: self._advance(current, request, deadline))
+                self._handle_connection(
+                    connection, lambda request: self._handle_request(current, request, deadline)
+                )
             elif not enough:
                 _log.warning(
                     "round %d: %d of %d replies at the deadline, %d are needed; waiting",
@@ -161,9 +163,11 @@ class RelayTransport(LoggedTransport):
                 f"needed; the others refused: {codes}"
             )
 
-    def _attend(self, connection: socket.socket, respond: Callable[[RelayRequest], bytes]) -> bool:
+    def _handle_connection(
+        self, connection: socket.socket, respond: Callable[[RelayRequest], bytes]
+    ) -> bool:
         """Answer the one request of a connection; False if that failed."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + PEER_TIMEOUT_SECONDS
         try:
             with connection:
                 size = receive_length(connection, deadline)
@@ -171,29 +175,31 @@ class RelayTransport(LoggedTransport):
                     raise InputError(f"{size} bytes are announced, at most {self._largest} allowed")
                 request = RelayRequest.decode(receive(connection, size, deadline))
                 content = respond(request)
-                connection.settimeout(PATIENCE_SECONDS)
+                connection.settimeout(PEER_TIMEOUT_SECONDS)
                 send_message(connection, content)
         except (OSError, InputError) as error:
             _log.info("connection: %s", error)
             return False
         return True
 
-    def _advance(self, current: "_OpenRound", request: RelayRequest, deadline: float) -> bytes:
+    def _handle_request(
+        self, current: "_OpenRound", request: RelayRequest, deadline: float
+    ) -> bytes:
         """Take the answer in a request, if it counts, and return the state of the round."""
         number = current.broadcast.round
         if request.site in self._names and request.round == number:
             who = self._names.index(request.site)
             if who in current.wanted:
-                self._take(current, who, request.answer)
+                self._record_answer(current, who, request.answer)
         state = RoundState(
             *("open", number, tuple(self._names[who] for who in current.wanted)),
             max(0.0, deadline - time.monotonic()),
         )
         if request.round == number:
             return state.encode()
-        return state.encode(sign_again(self._asked(number), sign=self._sign))
+        return state.encode(replace_signature(self._read_broadcast(number), sign=self._sign))
 
-    def _take(self, current: "_OpenRound", who: int, frame: bytes) -> None:
+    def _record_answer(self, current: "_OpenRound", who: int, frame: bytes) -> None:
         number, name = current.broadcast.round, self._names[who]
         try:
             answer = self._read(frame, who, current.broadcast, verify=self._verifiers[who])
@@ -217,12 +223,12 @@ class RelayTransport(LoggedTransport):
         if not any(release.sampled for release in releases):
             ledger.filter.spend(*releases)
 
-    def say_farewell(self, state: str) -> None:
+    def announce_end(self, state: str) -> None:
         """Tell the relay how the run has ended, if it asks within a few seconds."""
         message = RoundState(state, self._plan.rounds).encode()
-        deadline = time.monotonic() + _FAREWELL_SECONDS
+        deadline = time.monotonic() + _ANNOUNCEMENT_SECONDS
         while connection := self._listener.accept(deadline):
-            if self._attend(connection, lambda request: message):
+            if self._handle_connection(connection, lambda request: message):
                 return
 
 

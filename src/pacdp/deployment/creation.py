@@ -15,16 +15,16 @@ from pacdp.deployment.kits import (
     list_modules,
     make_private_folder,
     make_settings,
+    write_folder_atomically,
     write_node,
     write_superlink,
-    write_whole_folder,
 )
 from pacdp.deployment.layout import (
     FederationFolder,
     FederationSettings,
+    format_toml,
     require_short_paths,
     require_site_names,
-    write_toml,
 )
 from pacdp.deployment.population import adapt_experiment, select_clients
 from pacdp.deployment.templates import write_container_files, write_units
@@ -89,7 +89,7 @@ def create_federation(
     def write(beside: Path) -> None:
         _write(FederationFolder(beside), final, settings, prepared, dataset, request.interval)
 
-    write_whole_folder(final.path, write)
+    write_folder_atomically(final.path, write)
     return final, prepared.plan
 
 
@@ -118,7 +118,7 @@ def _write(
     dataset: Dataset,
     interval: float | None,
 ) -> None:
-    folder.settings_file.write_text(write_toml(settings.model_dump(mode="json")), encoding="utf-8")
+    folder.settings_file.write_text(format_toml(settings.model_dump(mode="json")), encoding="utf-8")
     prepared.plan.save(folder.plan)
     for name in ("coordinator", "sites", "heads", "logs", "flower"):
         make_private_folder(folder.path / name)
@@ -170,7 +170,7 @@ def _write_site(
         "modules": list_modules(folder.plan),
     }
     toml = folder.site_settings(name)
-    toml.write_text(write_toml(values), encoding="utf-8")
+    toml.write_text(format_toml(values), encoding="utf-8")
     propose_plan(folder.plan, toml).accept()
     return public
 
@@ -201,7 +201,7 @@ def _write_coordinator(
         "modules": list_modules(folder.plan),
         "sites": keys,
     }
-    folder.coordinator_settings.write_text(write_toml(values), encoding="utf-8")
+    folder.coordinator_settings.write_text(format_toml(values), encoding="utf-8")
 
 
 def _write_flower(

@@ -15,9 +15,9 @@ from pacdp.flower.commands import Command
 from pacdp.flower.environment import ensure_environment
 
 # Seconds until SuperLink listens, for one of Flower's commands, and between two looks at the runs.
-_START, _PATIENCE, _PAUSE = 120.0, 120.0, 20.0
+_STARTUP_SECONDS, _COMMAND_TIMEOUT_SECONDS, _CHECK_SECONDS = 120.0, 120.0, 20.0
 # SuperLink refuses a node that was killed for 45 seconds; until then it is started again and again.
-_NODE_PAUSE = 5.0
+_NODE_RESTART_SECONDS = 5.0
 
 
 class FlowerTransport:
@@ -31,12 +31,12 @@ class FlowerTransport:
         self._home = folder.flower / "home"
         self._address = f"127.0.0.1:{settings.port}"
         self._listing: subprocess.Popen[bytes] | None = None
-        self._look_at = 0.0
+        self._next_check = 0.0
 
     def start(self) -> None:
         """Start everything, register the nodes that are not registered yet, and submit the run."""
-        self._supervisor.start([_role("superlink", self._superlink())])
-        if not self._supervisor.wait(self._is_listening, seconds=_START):
+        self._supervisor.start([_make_role("superlink", self._superlink())])
+        if not self._supervisor.wait(self._is_listening, seconds=_STARTUP_SECONDS):
             if self._supervisor.stopped:
                 return
             raise ProcessFailedError(
@@ -44,24 +44,24 @@ class FlowerTransport:
             )
         self._register()
         nodes = [
-            _role(f"supernode {name}", self._supernode(number), pause=_NODE_PAUSE)
+            _make_role(f"supernode {name}", self._supernode(number), pause=_NODE_RESTART_SECONDS)
             for number, name in enumerate(self._settings.sites)
         ]
-        self._supervisor.start([_role("superexec", self._superexec()), *nodes])
+        self._supervisor.start([_make_role("superexec", self._superexec()), *nodes])
         self._submit()
 
-    def look_after(self) -> None:
+    def maintain(self) -> None:
         """Submit the run again if Flower has given it up, which it does if the ServerApp dies."""
         if self._listing is None:
-            if time.monotonic() >= self._look_at:
+            if time.monotonic() >= self._next_check:
                 command = commands.list_command(self._environment, home=self._home)
-                self._listing = _open(command, stdout=subprocess.PIPE)
+                self._listing = _start_process(command, stdout=subprocess.PIPE)
             return
         if self._listing.poll() is None:
             return
         output, _ = self._listing.communicate()
-        self._listing, self._look_at = None, time.monotonic() + _PAUSE
-        if _all_finished(output):
+        self._listing, self._next_check = None, time.monotonic() + _CHECK_SECONDS
+        if _have_all_finished(output):
             self._submit()
 
     def _superlink(self) -> Command:
@@ -105,7 +105,7 @@ class FlowerTransport:
         """Register the keys of the nodes, all at the same time; SuperLink remembers them."""
         marks = {name: self._folder.node(name) / "registered" for name in self._settings.sites}
         running = {
-            name: _open(
+            name: _start_process(
                 commands.register_command(
                     self._environment,
                     home=self._home,
@@ -118,10 +118,12 @@ class FlowerTransport:
             if not mark.exists()
         }
         for name, process in running.items():
-            output = _finish(process)
+            output = _wait_for_output(process)
             # Registered before, and stopped before that was noted.
             if process.returncode and b"already" not in output:
-                raise ProcessFailedError(f"supernode {name}: cannot be registered: {_say(output)}")
+                raise ProcessFailedError(
+                    f"supernode {name}: cannot be registered: {_format_output(output)}"
+                )
             marks[name].touch()
 
     def _submit(self) -> None:
@@ -131,12 +133,12 @@ class FlowerTransport:
             app=self._folder.flower / "app",
             coordinator=self._folder.coordinator_socket,
         )
-        process = _open(command, stdout=subprocess.PIPE)
-        output = _finish(process)
-        self._look_at = time.monotonic() + _PAUSE
+        process = _start_process(command, stdout=subprocess.PIPE)
+        output = _wait_for_output(process)
+        self._next_check = time.monotonic() + _CHECK_SECONDS
         # SuperLink may have been killed a moment ago; the next look submits it again.
         if process.returncode and self._is_listening():
-            raise ProcessFailedError(f"superlink: refuses the run: {_say(output)}")
+            raise ProcessFailedError(f"superlink: refuses the run: {_format_output(output)}")
 
     def _is_listening(self) -> bool:
         try:
@@ -146,12 +148,12 @@ class FlowerTransport:
             return False
 
 
-def _role(name: str, command: Command, *, pause: float = 1.0) -> Role:
+def _make_role(name: str, command: Command, *, pause: float = 1.0) -> Role:
     folder = Path(command.variables["FLWR_HOME"]).parent
     return Role(name, command.arguments, command.variables, pause=pause, folder=folder)
 
 
-def _open(command: Command, *, stdout: int) -> "subprocess.Popen[bytes]":
+def _start_process(command: Command, *, stdout: int) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
         command.arguments,
         env=os.environ | dict(command.variables),
@@ -161,16 +163,16 @@ def _open(command: Command, *, stdout: int) -> "subprocess.Popen[bytes]":
     )
 
 
-def _finish(process: "subprocess.Popen[bytes]") -> bytes:
+def _wait_for_output(process: "subprocess.Popen[bytes]") -> bytes:
     try:
-        return process.communicate(timeout=_PATIENCE)[0]
+        return process.communicate(timeout=_COMMAND_TIMEOUT_SECONDS)[0]
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
         raise ProcessFailedError("superlink: does not answer") from None
 
 
-def _all_finished(output: bytes) -> bool:
+def _have_all_finished(output: bytes) -> bool:
     """Whether SuperLink knows of no run that goes on; False if it did not say."""
     try:
         runs = json.loads(output)["runs"]
@@ -179,5 +181,5 @@ def _all_finished(output: bytes) -> bool:
         return False
 
 
-def _say(output: bytes) -> str:
+def _format_output(output: bytes) -> str:
     return " ".join(output.decode(errors="replace").split())[-300:]

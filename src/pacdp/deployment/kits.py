@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from pacdp.deployment.layout import FederationSettings, require_site_names, write_toml
+from pacdp.deployment.layout import FederationSettings, format_toml, require_site_names
 from pacdp.deployment.templates import write_container_files, write_units
 from pacdp.errors import DataError, InputError
 from pacdp.federation import Plan
@@ -21,14 +21,14 @@ from pacdp.flower.certificates import (
 from pacdp.flower.commands import write_home
 from pacdp.keys import create_key, make_verifier, read_public_key
 from pacdp.plugins import hash_module, import_pinned
-from pacdp.site.plans import named_plugins
+from pacdp.site.plans import find_plugin_names
 from pacdp.storage import require_new_file
 
 SERVER_UNITS = ("pacdp-coordinator", "pacdp-superlink", "pacdp-serverapp")
 SITE_UNITS = ("pacdp-site", "pacdp-supernode", "pacdp-clientapp")
 
 
-def write_whole_folder(path: Path, write: Callable[[Path], None]) -> None:
+def write_folder_atomically(path: Path, write: Callable[[Path], None]) -> None:
     """Write a new folder beside its place, and move it there once it is complete."""
     final = require_new_file(path.resolve())
     beside = Path(tempfile.mkdtemp(prefix=f".{final.name}.", dir=final.parent))
@@ -74,7 +74,7 @@ def list_modules(plan: Path) -> dict[str, str]:
     except (ValueError, RecursionError):
         raise DataError(f"{plan}: is no plan") from None
     modules = {}
-    for name in named_plugins(content):
+    for name in find_plugin_names(content):
         parts = name.partition(":")[0].split(".")
         for end in range(1, len(parts) + 1):
             module = ".".join(parts[:end])
@@ -128,7 +128,7 @@ def create_server(
             "sites": {name: sites[name] for name in names},
         }
         comment = "peers: the number of the user pacdp-app (id -u pacdp-app)"
-        text = write_toml(values, comments=[comment])
+        text = format_toml(values, comments=[comment])
         (own / "coordinator.toml").write_text(text, encoding="utf-8")
         write_app(folder / "app")
         authority = Path("/etc/pacdp-superlink/ca.crt")
@@ -136,7 +136,7 @@ def create_server(
         write_units(folder / "systemd", settings, units=SERVER_UNITS)
         write_container_files(folder / "containers", settings)
 
-    write_whole_folder(path, write)
+    write_folder_atomically(path, write)
 
 
 def create_node(path: Path, *, site: str, server: str, coordinator: str) -> str:
@@ -164,14 +164,14 @@ def create_node(path: Path, *, site: str, server: str, coordinator: str) -> str:
             "peers": [],
         }
         comment = "peers: the number of the user pacdp-app (id -u pacdp-app)"
-        text = write_toml(values, comments=[comment])
+        text = format_toml(values, comments=[comment])
         (own / "site.toml").write_text(text, encoding="utf-8")
         write_node(folder / "node")
         write_units(folder / "systemd", settings, units=SITE_UNITS)
         (folder / "systemd" / f"{site}.env").rename(folder / "node" / "node.env")
         write_container_files(folder / "containers", settings)
 
-    write_whole_folder(path, write)
+    write_folder_atomically(path, write)
     return public[0]
 
 

@@ -129,10 +129,10 @@ def require_short_paths(folder: FederationFolder, names: Sequence[str]) -> None:
         )
 
 
-def write_toml(values: Mapping[str, Any], *, comments: Sequence[str] = ()) -> str:
+def format_toml(values: Mapping[str, Any], *, comments: Sequence[str] = ()) -> str:
     """Return settings as TOML; a mapping becomes a table at the end.
 
-    >>> print(write_toml({"minimum": 2, "sites": {"client 0": "ab"}, "initial": None}))
+    >>> print(format_toml({"minimum": 2, "sites": {"client 0": "ab"}, "initial": None}))
     minimum = 2
     <BLANKLINE>
     [sites]

@@ -79,7 +79,7 @@ class ProcessTable(Settings):
         return self.supervisor is not None and self.supervisor.is_alive()
 
 
-def end_processes(processes: Iterable[ProcessIdentity], *, patience: float = 15.0) -> None:
+def terminate_processes(processes: Iterable[ProcessIdentity], *, patience: float = 15.0) -> None:
     """End processes: ask them first, and kill those that are still there after a while."""
     known = list(processes)
     for number in (signal.SIGTERM, signal.SIGKILL):

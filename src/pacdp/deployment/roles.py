@@ -32,13 +32,13 @@ class Role:
 _REFUSED = 2
 
 
-def pacdp_roles(folder: FederationFolder, settings: FederationSettings) -> list[Role]:
+def list_pacdp_roles(folder: FederationFolder, settings: FederationSettings) -> list[Role]:
     """Return the sites and the coordinator."""
     variables = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
     sites = [
         Role(
             f"site {name}",
-            _pacdp("site", "serve", "--settings", str(folder.site_settings(name))),
+            _pacdp_command("site", "serve", "--settings", str(folder.site_settings(name))),
             variables,
             fatal=frozenset({_REFUSED}),
         )
@@ -46,7 +46,7 @@ def pacdp_roles(folder: FederationFolder, settings: FederationSettings) -> list[
     ]
     coordinator = Role(
         "coordinator",
-        _pacdp("federation", "serve", "--settings", str(folder.coordinator_settings)),
+        _pacdp_command("federation", "serve", "--settings", str(folder.coordinator_settings)),
         variables,
         fatal=frozenset({_REFUSED}),
     )
@@ -68,9 +68,9 @@ class DirectTransport:
         arguments = [*program, str(self._folder.coordinator_socket), *sites]
         self._supervisor.start([Role("relay", arguments)])
 
-    def look_after(self) -> None:
+    def maintain(self) -> None:
         """Do nothing: the supervisor looks after the relay."""
 
 
-def _pacdp(*arguments: str) -> list[str]:
+def _pacdp_command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "pacdp", *arguments]

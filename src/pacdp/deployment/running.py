@@ -9,7 +9,7 @@ from pacdp.coordinator import CoordinatorSettings, RunLog
 from pacdp.deployment.flower_transport import FlowerTransport
 from pacdp.deployment.layout import FederationFolder
 from pacdp.deployment.processes import ProcessIdentity, ProcessTable
-from pacdp.deployment.roles import DirectTransport, pacdp_roles
+from pacdp.deployment.roles import DirectTransport, list_pacdp_roles
 from pacdp.deployment.supervisor import ProcessFailedError, Supervisor
 from pacdp.errors import InputError
 from pacdp.federation import Plan, RoundResult
@@ -21,7 +21,7 @@ TRANSPORTS = ("flower", "direct")
 ENDED, FAILED, STOPPED = 0, 1, 130
 """Exit codes of a run: it has ended, it has failed, or it was stopped and can be resumed."""
 # Seconds between two looks at the processes and the log, and until a supervisor is at work.
-_PAUSE, _START_PATIENCE = 0.25, 60.0
+_POLL_SECONDS, _STARTUP_SECONDS = 0.25, 60.0
 
 
 def run_federation(
@@ -29,11 +29,11 @@ def run_federation(
     *,
     transport: str = "flower",
     timeout: float | None = None,
-    say: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> int:
     """Start all processes, look after them until the run has ended, and return the exit code.
 
-    ``say`` is called with a line for each round. A run that was stopped is resumed.
+    ``report`` is called with a line for each round. A run that was stopped is resumed.
     """
     require_member("--transport", transport, TRANSPORTS)
     settings = folder.load_settings()
@@ -43,9 +43,9 @@ def run_federation(
     deadline = None if timeout is None else time.monotonic() + timeout
     reported = len(watcher.read_history())
     if reported:
-        say(f"resumed after round {reported}")
+        report(f"resumed after round {reported}")
     with Supervisor(folder) as supervisor:
-        supervisor.start(pacdp_roles(folder, settings))
+        supervisor.start(list_pacdp_roles(folder, settings))
         chosen = DirectTransport if transport == "direct" else FlowerTransport
         carrier = chosen(folder, settings, supervisor)
         carrier.start()
@@ -53,7 +53,7 @@ def run_federation(
             code = supervisor.check()
             for row in watcher.read_history()[reported:]:
                 reported += 1
-                say(describe_round(row, watcher.plan.rounds))
+                report(describe_round(row, watcher.plan.rounds))
             if code is not None:
                 return code
             if supervisor.stopped:
@@ -62,8 +62,8 @@ def run_federation(
                 raise ProcessFailedError(
                     f"{folder.path}: has not ended within {timeout:g} s; start it again to resume"
                 )
-            carrier.look_after()
-            time.sleep(_PAUSE)
+            carrier.maintain()
+            time.sleep(_POLL_SECONDS)
 
 
 def start_detached(folder: FederationFolder, arguments: list[str]) -> ProcessIdentity:
@@ -79,7 +79,7 @@ def start_detached(folder: FederationFolder, arguments: list[str]) -> ProcessIde
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    deadline = time.monotonic() + _START_PATIENCE
+    deadline = time.monotonic() + _STARTUP_SECONDS
     while process.poll() is None and time.monotonic() < deadline:
         supervisor = ProcessTable.load(folder.processes).supervisor
         if supervisor is not None and supervisor.pid == process.pid:

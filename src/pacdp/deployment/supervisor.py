@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 
 from pacdp.deployment.layout import FederationFolder
-from pacdp.deployment.processes import ProcessIdentity, ProcessTable, end_processes
+from pacdp.deployment.processes import ProcessIdentity, ProcessTable, terminate_processes
 from pacdp.deployment.roles import Role
 from pacdp.errors import InputError, PacdpError
 
@@ -47,7 +47,7 @@ class Supervisor:
                 f"{self.folder.path}: is running already; pacdp federation down ends it"
             )
         # What a supervisor that was killed has left behind.
-        end_processes(table.processes.values())
+        terminate_processes(table.processes.values())
         self._own = ProcessIdentity.of(os.getpid())
         self._save()
         self._before = {
@@ -56,7 +56,7 @@ class Supervisor:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._end_all()
+        self._terminate_all()
         self.folder.processes.unlink(missing_ok=True)
         for number, handler in self._before.items():
             signal.signal(number, handler)
@@ -127,7 +127,7 @@ class Supervisor:
         }
         ProcessTable(supervisor=self._own, processes=processes).save(self.folder.processes)
 
-    def _end_all(self) -> None:
+    def _terminate_all(self) -> None:
         """End the processes, those that were started last first."""
         known = [r.process for r in reversed(self._running.values()) if r.process is not None]
         for number, patience in ((signal.SIGTERM, 15.0), (signal.SIGKILL, 5.0)):
@@ -175,7 +175,7 @@ def stop_federation(folder: FederationFolder) -> Sequence[str]:
     alive = [name for name, process in table.processes.items() if process.is_alive()]
     if table.supervisor is not None:
         # It ends the others in their order.
-        end_processes([table.supervisor], patience=40.0)
-    end_processes(table.processes.values())
+        terminate_processes([table.supervisor], patience=40.0)
+    terminate_processes(table.processes.values())
     folder.processes.unlink(missing_ok=True)
     return alive

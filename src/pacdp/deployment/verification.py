@@ -164,7 +164,7 @@ class _SiteCheck:
                 frame,
                 client=self._number,
                 broadcast=broadcast,
-                asked=frame_digest(sent),
+                broadcast_digest=frame_digest(sent),
                 verify=lambda *_: True,
             )
         except WireError as error:

@@ -19,7 +19,7 @@ from pacdp.validation import FloatArray
 
 Tensors = dict[str, Tensor]
 
-FRACTION = 4
+STEPS_PER_SIGMA = 4
 """Steps per standard deviation of the noise: rounding adds 1/(12·4²) = 0.5 % to its variance."""
 LARGEST_WHOLE = 2**20 - 1
 """The most steps that an update is sent with, in any coordinate; larger ones are clamped. It is a
@@ -123,7 +123,7 @@ def coarse_steps(noise: FloatArray) -> FloatArray:
     >>> coarse_steps(np.array([1.0, 0.3])).tolist()
     [0.25, 0.07470703125]
     """
-    mantissa, exponent = np.frexp(noise / FRACTION)
+    mantissa, exponent = np.frexp(noise / STEPS_PER_SIGMA)
     return np.asarray(np.ldexp(np.floor(mantissa * 2**_BITS), exponent - _BITS))
 
 

@@ -14,7 +14,7 @@ from pacdp.federation.population import Population
 _TOLERANCE = 1e-9
 
 
-def population_of(plan: Plan) -> Population:
+def reconstruct_population(plan: Plan) -> Population:
     """Return the public facts about the clients from which a plan was made.
 
     >>> from pacdp.federation import Recipe, Training
@@ -22,7 +22,7 @@ def population_of(plan: Plan) -> Population:
     >>> from pacdp.tasks import Classification
     >>> population = Population(sizes={"north": 200}, shape=(13,), task=Classification(2))
     >>> recipe = Recipe(training=Training(rounds=10, local_epochs=1))
-    >>> population_of(make_plan(recipe, build_method("fixed"), population)) == population
+    >>> reconstruct_population(make_plan(recipe, build_method("fixed"), population)) == population
     True
     """
     declared = plan.privacy.records
@@ -57,7 +57,7 @@ def verify_plan(plan: Plan) -> None:
         again = make_plan(
             plan.recipe,
             plan.algorithm,
-            population_of(plan),
+            reconstruct_population(plan),
             plan.seed,
             provenance=plan.provenance,
             tuning=plan.tuning,

@@ -46,7 +46,7 @@ _CREATE_TABLE = (
 SchemaRow = tuple[str, str, str, str | None]
 
 
-def _guarded_table(name: str, statement: str) -> list[SchemaRow]:
+def _append_only_table(name: str, statement: str) -> list[SchemaRow]:
     """Return a table whose rows are never changed or deleted."""
     rows: list[SchemaRow] = [("table", name, name, statement)]
     for change, event in (("deleted", "DELETE"), ("updated", "UPDATE")):
@@ -59,8 +59,8 @@ def _guarded_table(name: str, statement: str) -> list[SchemaRow]:
     return rows
 
 
-_ENTRIES = _guarded_table("entries", _CREATE_TABLE)
-_REPLIES = _guarded_table("replies", reply_table.CREATE_TABLE)
+_ENTRIES = _append_only_table("entries", _CREATE_TABLE)
+_REPLIES = _append_only_table("replies", reply_table.CREATE_TABLE)
 # The index of UNIQUE is made by SQLite, without a statement.
 _INDEX: SchemaRow = ("index", "sqlite_autoindex_replies_1", "replies", None)
 # The objects of each format, in the order of their names.

@@ -165,7 +165,7 @@ class SQLiteLedger:
         asked = {} if request is None else request.describe_debit()
 
         def admit(entries: list[Entry]) -> None:
-            if request is not None and (run, request.round) in self._rounds_of(entries):
+            if request is not None and (run, request.round) in self._collect_rounds(entries):
                 raise LedgerError(f"{self.path}: round {request.round} of {run} is debited already")
             refuse_excess(releases, _count(entries, run), run=run, at_most=at_most)
 
@@ -191,7 +191,7 @@ class SQLiteLedger:
     @property
     def rounds(self) -> Rounds:
         """All rounds that were debited, by run and round."""
-        return self._rounds_of(self.entries)
+        return self._collect_rounds(self.entries)
 
     def store_reply(self, request: RoundRequest, content: bytes) -> bytes:
         """Store the reply to a debited round, once, and return the bytes as they are in the file.
@@ -201,7 +201,7 @@ class SQLiteLedger:
         reply = StoredReply(**request.to_dict(), content=content)
 
         def admit(entries: list[Entry]) -> None:
-            known = self._rounds_of(entries).get((request.run, request.round))
+            known = self._collect_rounds(entries).get((request.run, request.round))
             if known is None or known.request != request or known.reply is not None:
                 raise LedgerError(
                     f"{self.path}: round {request.round} of {request.run} awaits no such reply"
@@ -307,7 +307,7 @@ class SQLiteLedger:
     def _damaged(self, reason: str) -> LedgerError:
         return LedgerError(f"{self.path}: is damaged: {reason}")
 
-    def _rounds_of(self, entries: Sequence[Entry]) -> Rounds:
+    def _collect_rounds(self, entries: Sequence[Entry]) -> Rounds:
         try:
             return collect_rounds(entries)
         except (KeyError, TypeError, InputError) as error:
@@ -315,7 +315,7 @@ class SQLiteLedger:
 
     def _check_replies(self, links: Sequence[Link], replies: Iterator[StoredReply]) -> None:
         """Refuse replies that no entry names; one that is missing is lost, and harms nobody."""
-        rounds = self._rounds_of(self._parse(links))
+        rounds = self._collect_rounds(self._parse(links))
         for reply in replies:
             known = rounds.get((reply.run, reply.round))
             if known is None or not _is_named(known, reply):

@@ -24,7 +24,7 @@ def read_plan(path: Path, settings: SiteSettings) -> Plan:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: is no plan ({error})") from None
-    for name in named_plugins(content):
+    for name in find_plugin_names(content):
         module = name.partition(":")[0]
         if module not in settings.modules:
             raise InputError(
@@ -60,7 +60,7 @@ def find_client(plan: Plan, name: str) -> int:
     return names.index(name)
 
 
-def named_plugins(content: Any) -> Iterator[str]:
+def find_plugin_names(content: Any) -> Iterator[str]:
     """Yield whatever a plan names by ``module:name``, before any of it is looked up."""
     if not isinstance(content, Mapping):
         return

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from pacdp.federation.wire import Code
 from pacdp.site.site import Site
-from pacdp.site.timing import departure
-from pacdp.sockets import PATIENCE_SECONDS, Listener, receive, receive_length, send_message
+from pacdp.site.timing import compute_departure
+from pacdp.sockets import PEER_TIMEOUT_SECONDS, Listener, receive, receive_length, send_message
 
 _log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ def serve(site: Site, *, on_ready: Callable[[], None] = lambda: None) -> None:
         while connection := listener.accept():
             with connection:
                 try:
-                    _attend(site, connection)
+                    _handle_connection(site, connection)
                 except OSError as error:
                     # The peer is gone, too slow, or sent nothing. Its reply is stored.
                     _log.info("connection: %s", error)
@@ -37,9 +37,9 @@ def _save_counts(site: Site) -> None:
         _log.warning("%s: %s", site.refusals.path, error)
 
 
-def _attend(site: Site, connection: socket.socket) -> None:
+def _handle_connection(site: Site, connection: socket.socket) -> None:
     """Answer the one request of a connection."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + PEER_TIMEOUT_SECONDS
     size = receive_length(connection, deadline)
     if size > site.largest_request:
         start = time.monotonic()
@@ -48,7 +48,7 @@ def _attend(site: Site, connection: socket.socket) -> None:
         frame = receive(connection, size, deadline)
         start = time.monotonic()
         content = site.answer(frame)
-    leave = departure(start, time.monotonic(), site.interval)
+    leave = compute_departure(start, time.monotonic(), site.interval)
     time.sleep(max(0.0, leave - time.monotonic()))
-    connection.settimeout(PATIENCE_SECONDS)
+    connection.settimeout(PEER_TIMEOUT_SECONDS)
     send_message(connection, content)

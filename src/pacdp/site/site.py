@@ -117,10 +117,10 @@ class Site:
         self.refusals.add(code)
         return self._wire.encode_refusal(code, client=self.number, round=number, sign=self._sign)
 
-    def _answer(self, broadcast: Broadcast, asked: str) -> bytes:
+    def _answer(self, broadcast: Broadcast, broadcast_digest: str) -> bytes:
         if self.stale:
             raise WireError(Code.BUDGET)
-        request = RoundRequest(self.plan.run, broadcast.round, asked)
+        request = RoundRequest(self.plan.run, broadcast.round, broadcast_digest)
         known = self.ledger.find_round(request.run, request.round)
         if known is not None and known.request != request:
             raise WireError(Code.ANSWERED)
@@ -153,7 +153,11 @@ class Site:
         if paid is None or paid.request != request:
             raise LedgerError(f"{self.ledger.path}: round {request.round} is not debited")
         return self._wire.encode_reply(
-            reply, broadcast=broadcast, asked=request.broadcast, head=paid.head, sign=self._sign
+            reply,
+            broadcast=broadcast,
+            broadcast_digest=request.broadcast,
+            head=paid.head,
+            sign=self._sign,
         )
 
     def _make_client(self, ledger: Ledger, *, checked: bool = True) -> Client:

@@ -67,10 +67,10 @@ def _create_ledger(path: Path, plan: Plan, client: int) -> SQLiteLedger:
     return SQLiteLedger.create(path, client=own.name, budget=budget, levels=own.declared_levels)
 
 
-def departure(start: float, ready: float, interval: float) -> float:
+def compute_departure(start: float, ready: float, interval: float) -> float:
     """Return when an answer leaves: the first multiple of the interval after it is ready.
 
-    >>> departure(start=10.0, ready=10.2, interval=0.5), departure(10.0, 10.7, 0.5)
+    >>> compute_departure(start=10.0, ready=10.2, interval=0.5), compute_departure(10.0, 10.7, 0.5)
     (10.5, 11.0)
     """
     return start + interval * max(1, math.ceil((ready - start) / interval))

@@ -13,7 +13,7 @@ from pacdp.federation.wire.frames import (
     frame_digest,
     frame_kind,
     plan_digest,
-    sign_again,
+    replace_signature,
 )
 
 __all__ = [
@@ -26,5 +26,5 @@ __all__ = [
     "frame_digest",
     "frame_kind",
     "plan_digest",
-    "sign_again",
+    "replace_signature",
 ]

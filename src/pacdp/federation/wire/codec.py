@@ -182,9 +182,9 @@ class Wire:
         return Broadcast(number, decode_weights(message.payload, self.shapes), header["state"])
 
     def encode_reply(
-        self, reply: Reply, *, broadcast: Broadcast, asked: str, head: str, sign: Sign
+        self, reply: Reply, *, broadcast: Broadcast, broadcast_digest: str, head: str, sign: Sign
     ) -> bytes:
-        """Write a client's reply to a broadcast, whose frame has the digest ``asked``.
+        """Write a client's reply to a broadcast, whose frame has the digest ``broadcast_digest``.
 
         Run and plan are not repeated: the digest stands for a frame that names them. Updates that
         are not finite are refused.
@@ -199,7 +199,7 @@ class Wire:
             else encode_steps(reply.update, self.shapes, step)
         )
         header = {
-            "broadcast": asked,
+            "broadcast": broadcast_digest,
             "client": reply.client,
             "head": head,
             "lengths": [len(update), len(released)],
@@ -209,19 +209,35 @@ class Wire:
         return write_frame(Kind.REPLY, header, update + released, sign=sign)
 
     def decode_answer(
-        self, frame: bytes, *, client: int, broadcast: Broadcast, asked: str, verify: Verify
+        self,
+        frame: bytes,
+        *,
+        client: int,
+        broadcast: Broadcast,
+        broadcast_digest: str,
+        verify: Verify,
     ) -> ReceivedReply | Refusal:
         """Read what a client answered to a broadcast: a reply or a refusal."""
         if frame_kind(frame) is Kind.REFUSAL:
             return self.decode_refusal(frame, client=client, round=broadcast.round, verify=verify)
         return self.decode_reply(
-            frame, client=client, broadcast=broadcast, asked=asked, verify=verify
+            frame,
+            client=client,
+            broadcast=broadcast,
+            broadcast_digest=broadcast_digest,
+            verify=verify,
         )
 
     def decode_reply(
-        self, frame: bytes, *, client: int, broadcast: Broadcast, asked: str, verify: Verify
+        self,
+        frame: bytes,
+        *,
+        client: int,
+        broadcast: Broadcast,
+        broadcast_digest: str,
+        verify: Verify,
     ) -> ReceivedReply:
-        """Read a client's reply to a broadcast, whose frame has the digest ``asked``."""
+        """Read a client's reply to a broadcast; its frame has the ``broadcast_digest``."""
         message = self._read(
             frame,
             Kind.REPLY,
@@ -240,7 +256,7 @@ class Wire:
         header, payload, lengths = message.header, message.payload, message.header["lengths"]
         if header["client"] != client:
             raise WireError(Code.PARTICIPANT)
-        if header["round"] != broadcast.round or header["broadcast"] != asked:
+        if header["round"] != broadcast.round or header["broadcast"] != broadcast_digest:
             raise WireError(Code.ROUND)
         whole = [type(length) is int and length >= 0 for length in lengths]
         known_head = re.fullmatch("([0-9a-f]{64})?", header["head"])

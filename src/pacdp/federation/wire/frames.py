@@ -112,10 +112,10 @@ def frame_digest(frame: bytes) -> str:
     return hashlib.sha256(frame[:-SIGNATURE_BYTES]).hexdigest()
 
 
-def sign_again(frame: bytes, *, sign: Sign) -> bytes:
+def replace_signature(frame: bytes, *, sign: Sign) -> bytes:
     """Return a frame with another signature in the place of its own.
 
-    >>> sign_again(b"message" + bytes(64), sign=lambda message: b"." * 64)[:9]
+    >>> replace_signature(b"message" + bytes(64), sign=lambda message: b"." * 64)[:9]
     b'message..'
     """
     message = frame[:-SIGNATURE_BYTES]

@@ -45,7 +45,7 @@ def encode_weights(values: Mapping[str, Tensor], shapes: Shapes) -> bytes:
     >>> decode_weights(written, {"w": (2,)})
     {'w': tensor([1., 1.])}
     """
-    return save(_arrays(values, shapes))
+    return save(_to_arrays(values, shapes))
 
 
 def decode_weights(payload: bytes, shapes: Shapes) -> Tensors:
@@ -61,7 +61,7 @@ def decode_weights(payload: bytes, shapes: Shapes) -> Tensors:
     if described != {name: ("F32", tuple(shape)) for name, shape in shapes.items()}:
         raise WireError(Code.WEIGHTS)
     data = {name: info["data"] for name, info in tensors}
-    return {name: _tensor(data[name], shape) for name, shape in shapes.items()}
+    return {name: _to_tensor(data[name], shape) for name, shape in shapes.items()}
 
 
 def encode_values(values: Sequence[Mapping[str, Tensor]], shapes: Sequence[Shapes]) -> bytes:
@@ -72,7 +72,7 @@ def encode_values(values: Sequence[Mapping[str, Tensor]], shapes: Sequence[Shape
     """
     if len(values) != len(shapes):
         raise WireError(Code.WEIGHTS)
-    parts = [_arrays(*pair).values() for pair in zip(values, shapes, strict=True)]
+    parts = [_to_arrays(*pair).values() for pair in zip(values, shapes, strict=True)]
     return b"".join(array.tobytes() for part in parts for array in part)
 
 
@@ -85,7 +85,7 @@ def decode_values(payload: bytes, shapes: Sequence[Shapes]) -> list[Tensors]:
         tensors = {}
         for name, shape in part.items():
             size = _SINGLE.itemsize * math.prod(shape)
-            tensors[name], rest = _tensor(rest[:size], shape), rest[size:]
+            tensors[name], rest = _to_tensor(rest[:size], shape), rest[size:]
         values.append(tensors)
     return values
 
@@ -101,7 +101,7 @@ def encode_steps(values: Mapping[str, Tensor], shapes: Shapes, step: float) -> b
     >>> decode_steps(written, {"w": (2,)}, 0.25)
     {'w': tensor([ 0.5000, -0.2500])}
     """
-    arrays = _arrays(values, shapes)
+    arrays = _to_arrays(values, shapes)
     parts = [count_steps(torch.from_numpy(array), step).flatten() for array in arrays.values()]
     whole = torch.cat(parts).numpy().astype(np.int32)
     compressor = zlib.compressobj(9, zlib.DEFLATED, -15, 9, zlib.Z_HUFFMAN_ONLY)
@@ -135,7 +135,7 @@ def largest_steps(count: int) -> int:
     return 64 + _MOST_BYTES * count * 101 // 100
 
 
-def _arrays(values: Mapping[str, Tensor], shapes: Shapes) -> dict[str, NDArray[np.float32]]:
+def _to_arrays(values: Mapping[str, Tensor], shapes: Shapes) -> dict[str, NDArray[np.float32]]:
     """Return the arrays of tensors that may be sent, in the order of the shapes."""
     if set(values) != set(shapes):
         raise WireError(Code.WEIGHTS)
@@ -149,7 +149,7 @@ def _arrays(values: Mapping[str, Tensor], shapes: Shapes) -> dict[str, NDArray[n
     return arrays
 
 
-def _tensor(data: bytes | memoryview, shape: Sequence[int]) -> Tensor:
+def _to_tensor(data: bytes | memoryview, shape: Sequence[int]) -> Tensor:
     """Return the tensor that these bytes are, unless it holds values that are not finite."""
     tensor = torch.from_numpy(np.frombuffer(data, _SINGLE).astype(np.float32)).reshape(tuple(shape))
     if not bool(torch.isfinite(tensor).all()):

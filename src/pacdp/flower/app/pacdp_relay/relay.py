@@ -147,7 +147,7 @@ class Relay:
         self._round: int | None = None
         self._frame = b""
         self._wanted: frozenset[str] = frozenset()
-        self._closes = 0.0
+        self._closes_at = 0.0
         self._sites: dict[int, str] = {}
         self._failures: dict[int, _Failures] = {}
         self._pending: dict[Future[bytes], _Pending] = {}
@@ -163,15 +163,15 @@ class Relay:
         try:
             while self._state not in ("ended", "failed"):
                 now = time.monotonic()
-                self._deposit()
+                self._deliver_answers()
                 # Between two rounds every moment counts; while one is open, answers do.
                 if now - called >= (self._refresh if self._state == "open" else self._tick):
                     called = now
-                    self._call()
+                    self._call_coordinator()
                 if now - refreshed >= self._refresh:
                     refreshed = now
                     self._list_online()
-                self._drop_lost()
+                self._drop_expired()
                 self._send()
                 self._collect()
             return self._state
@@ -180,7 +180,7 @@ class Relay:
                 pending.cancelled.set()
             self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _call(self, site: str | None = None, answer: bytes = b"") -> bool:
+    def _call_coordinator(self, site: str | None = None, answer: bytes = b"") -> bool:
         """Give the coordinator a site's answer, or nothing; whether it could be reached."""
         try:
             message = self._coordinator(pack({"round": self._round, "site": site}, answer))
@@ -197,12 +197,12 @@ class Relay:
             self._reachable = False
             return False
         self._reachable, self._state = True, state
-        self._closes = time.monotonic() + closes
+        self._closes_at = time.monotonic() + closes
         if number is not None and number != self._round:
-            self._open(number, frame)
+            self._open_round(number, frame)
         return True
 
-    def _open(self, number: int, frame: bytes) -> None:
+    def _open_round(self, number: int, frame: bytes) -> None:
         """Begin to relay a round; what belongs to the one before is of no use any more."""
         self._round, self._frame = number, frame
         self._failures.clear()
@@ -212,11 +212,11 @@ class Relay:
                 pending.cancelled.set()
         _log.info("round %d: %d sites are wanted", number, len(self._wanted))
 
-    def _deposit(self) -> None:
+    def _deliver_answers(self) -> None:
         """Give the answers to the coordinator; while it cannot be reached they are kept."""
         while self._answers:
             first = self._answers[0]
-            if not self._call(*first):
+            if not self._call_coordinator(*first):
                 return
             # The coordinator may have opened the next round, which has cleared the list.
             if self._answers and self._answers[0] is first:
@@ -232,7 +232,7 @@ class Relay:
                 raise
             _log.warning("nodes: cannot be listed; trying again")
 
-    def _drop_lost(self) -> None:
+    def _drop_expired(self) -> None:
         """Forget the requests of nodes that were restarted or have not answered for too long."""
         now = time.monotonic()
         for future, pending in list(self._pending.items()):
@@ -241,7 +241,7 @@ class Relay:
                 pending.cancelled.set()
                 del self._pending[future]
                 if now > pending.overdue:
-                    self._fail(pending.node)
+                    self._back_off(pending.node)
 
     def _send(self) -> None:
         """Ask every node that is free, and whose site is wanted or not yet known."""
@@ -254,7 +254,7 @@ class Relay:
             if node not in self._sites:
                 request = Request()
             elif self._sites[node] in wanted:
-                seconds = max(1.0, min(self._patience, self._closes - now))
+                seconds = max(1.0, min(self._patience, self._closes_at - now))
                 request = Request(self._round, self._frame, seconds)
             else:
                 continue
@@ -278,18 +278,18 @@ class Relay:
             if pending.cancelled.is_set():
                 continue
             if not answer:
-                self._fail(pending.node)
+                self._back_off(pending.node)
             elif pending.round is None:
                 self._sites[pending.node] = answer.decode(errors="replace")
                 self._failures.pop(pending.node, None)
                 _log.info("node %d: is the node of %s", pending.node, self._sites[pending.node])
             else:
                 # If the site is wanted after this answer, it is asked again, but not at once.
-                self._fail(pending.node)
+                self._back_off(pending.node)
                 self._answers.append((self._sites[pending.node], answer))
-        self._deposit()
+        self._deliver_answers()
 
-    def _fail(self, node: int) -> None:
+    def _back_off(self, node: int) -> None:
         failures = self._failures.setdefault(node, _Failures())
         pause = min(self._longest_pause, self._pause * 2**failures.count)
         failures.count += 1
