@@ -79,7 +79,7 @@ def hash_module(module: str) -> str:
 
 
 def import_pinned(modules: Mapping[str, str]) -> None:
-    """Import modules, of which each has the SHA-256 of its file; refuse all if one has another.
+    """Import modules whose files must have the given SHA-256; refuse all if one differs.
 
     >>> import_pinned({"json": hash_module("json"), "json.decoder": "0" * 64})
     Traceback (most recent call last):
@@ -90,10 +90,10 @@ def import_pinned(modules: Mapping[str, str]) -> None:
         parent = module.rpartition(".")[0]
         if parent and parent not in modules:
             # Python runs the code of a package before that of its modules.
-            raise InputError(f"modules.{module}: its package {parent} must be listed, too")
+            raise InputError(f"modules.{module}: its package {parent} must also be listed")
         if hash_module(module) != digest:
             raise InputError(f"modules.{module}: its file has another SHA-256 than the one allowed")
-    # Only now, because any of them may import the others.
+    # Imported only after all checks, because any of them may import the others.
     for module in modules:
         _import(f"modules.{module}", module)
 

@@ -169,19 +169,19 @@ def test_records_with_other_budgets_are_refused(tmp_path):
 
 def test_only_the_accepted_plan_is_used(tmp_path):
     trial = make_trial(tmp_path, accepted=False)
-    with pytest.raises(InputError, match="is not accepted yet"):
+    with pytest.raises(InputError, match="has not been accepted yet"):
         Site(trial.settings)
     record_acceptance(trial.toml, plan_digest(trial.plan))
     Site(trial.settings).close()
     heart_plan(rounds=3).save(trial.settings.plan)
-    with pytest.raises(InputError, match="is not the plan that was accepted"):
+    with pytest.raises(InputError, match="changed since it was accepted"):
         Site(trial.settings)
 
 
 def test_methods_without_a_guarantee_are_refused(tmp_path):
     trial = make_trial(tmp_path)
     heart_plan(method="fedavg").save(trial.settings.plan)
-    with pytest.raises(InputError, match="has no guarantee"):
+    with pytest.raises(InputError, match="has no privacy guarantee"):
         Site(trial.settings)
 
 
@@ -254,7 +254,7 @@ def test_code_that_has_changed_is_another_agreement(tmp_path, plugin):
     changed = hashlib.sha256(plugin.read_bytes()).hexdigest()
     trial.toml.write_text(trial.toml.read_text().replace(digest, changed))
     # The owner allows the new file, but has accepted the plan with the old one.
-    with pytest.raises(InputError, match="its plug-ins or pacdp's version are others"):
+    with pytest.raises(InputError, match="its plug-ins or the version of pacdp changed"):
         Site(trial.settings)
 
 
@@ -334,7 +334,7 @@ def test_acceptance_keeps_the_rest_of_the_file(tmp_path):
 def test_files_that_others_can_use_are_refused(tmp_path, name, mode):
     trial = make_trial(tmp_path)
     getattr(trial.settings, name).chmod(mode)
-    with pytest.raises(InputError, match=r"others can use it .* must have mode 600"):
+    with pytest.raises(InputError, match=r"is accessible to other users .* must have mode 600"):
         Site(trial.settings)
 
 

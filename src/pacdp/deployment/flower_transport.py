@@ -1,4 +1,4 @@
-"""Flower's programs on one machine: started, and their run submitted until the coordinator ends."""
+"""Flower's programs on one machine, and its run, which is resubmitted while it is needed."""
 
 import json
 import os
@@ -14,9 +14,9 @@ from pacdp.flower import commands
 from pacdp.flower.commands import Command
 from pacdp.flower.environment import ensure_environment
 
-# Seconds until SuperLink listens, for one of Flower's commands, and between two looks at the runs.
+# For SuperLink to listen, for one of Flower's commands, and between checks of Flower's run.
 _STARTUP_SECONDS, _COMMAND_TIMEOUT_SECONDS, _CHECK_SECONDS = 120.0, 120.0, 20.0
-# SuperLink refuses a node that was killed for 45 seconds; until then it is started again and again.
+# SuperLink rejects a node for 45 seconds after it was killed; it is restarted until it succeeds.
 _NODE_RESTART_SECONDS = 5.0
 
 
@@ -34,13 +34,13 @@ class FlowerTransport:
         self._next_check = 0.0
 
     def start(self) -> None:
-        """Start everything, register the nodes that are not registered yet, and submit the run."""
+        """Start all programs, register new nodes, and submit the run."""
         self._supervisor.start([_make_role("superlink", self._superlink())])
         if not self._supervisor.wait(self._is_listening, seconds=_STARTUP_SECONDS):
             if self._supervisor.stopped:
                 return
             raise ProcessFailedError(
-                f"superlink: does not listen at {self._address}; see {self._folder.logs}"
+                f"superlink: is not listening on {self._address}; see {self._folder.logs}"
             )
         self._register()
         nodes = [
@@ -51,11 +51,11 @@ class FlowerTransport:
         self._submit()
 
     def maintain(self) -> None:
-        """Submit the run again if Flower has given it up, which it does if the ServerApp dies."""
+        """Resubmit the run if Flower has abandoned it, as it does when the ServerApp dies."""
         if self._listing is None:
             if time.monotonic() >= self._next_check:
                 command = commands.list_command(self._environment, home=self._home)
-                self._listing = _start_process(command, stdout=subprocess.PIPE)
+                self._listing = _start_process(command)
             return
         if self._listing.poll() is None:
             return
@@ -65,36 +65,36 @@ class FlowerTransport:
             self._submit()
 
     def _superlink(self) -> Command:
-        own = self._folder.flower / "superlink"
+        folder = self._folder.flower / "superlink"
         return commands.superlink_command(
             self._environment,
-            home=own / "home",
+            home=folder / "home",
             authority=self._folder.authority,
-            certificate=own / "server.crt",
-            key=own / "server.key",
-            database=own / "state.db",
-            secret=own / "superexec.secret",
+            certificate=folder / "server.crt",
+            key=folder / "server.key",
+            database=folder / "state.db",
+            secret=folder / "superexec.secret",
             port=self._settings.port,
         )
 
     def _superexec(self) -> Command:
-        own = self._folder.flower / "superlink"
+        folder = self._folder.flower / "superlink"
         return commands.server_superexec_command(
             self._environment,
-            home=own / "home-superexec",
+            home=folder / "home-superexec",
             authority=self._folder.authority,
-            secret=own / "superexec.secret",
+            secret=folder / "superexec.secret",
             address=self._address,
         )
 
     def _supernode(self, number: int) -> Command:
         name = self._settings.sites[number]
-        own = self._folder.node(name)
+        folder = self._folder.node(name)
         return commands.supernode_command(
             self._environment,
-            home=own / "home",
-            authority=own / "ca.crt",
-            key=own / "node.key",
+            home=folder / "home",
+            authority=folder / "ca.crt",
+            key=folder / "node.key",
             address=self._address,
             site=name,
             socket=self._folder.site_socket(name),
@@ -102,8 +102,8 @@ class FlowerTransport:
         )
 
     def _register(self) -> None:
-        """Register the keys of the nodes, all at the same time; SuperLink remembers them."""
-        marks = {name: self._folder.node(name) / "registered" for name in self._settings.sites}
+        """Register the keys of new nodes in parallel; SuperLink stores them."""
+        markers = {name: self._folder.node(name) / "registered" for name in self._settings.sites}
         running = {
             name: _start_process(
                 commands.register_command(
@@ -111,20 +111,19 @@ class FlowerTransport:
                     home=self._home,
                     public_key=self._folder.node(name) / "node.key.pub",
                     site=name,
-                ),
-                stdout=subprocess.PIPE,
+                )
             )
-            for name, mark in marks.items()
-            if not mark.exists()
+            for name, marker in markers.items()
+            if not marker.exists()
         }
         for name, process in running.items():
             output = _wait_for_output(process)
-            # Registered before, and stopped before that was noted.
+            # An earlier start may have been stopped between registering and marking it.
             if process.returncode and b"already" not in output:
                 raise ProcessFailedError(
                     f"supernode {name}: cannot be registered: {_format_output(output)}"
                 )
-            marks[name].touch()
+            markers[name].touch()
 
     def _submit(self) -> None:
         command = commands.run_command(
@@ -133,12 +132,12 @@ class FlowerTransport:
             app=self._folder.flower / "app",
             coordinator=self._folder.coordinator_socket,
         )
-        process = _start_process(command, stdout=subprocess.PIPE)
+        process = _start_process(command)
         output = _wait_for_output(process)
         self._next_check = time.monotonic() + _CHECK_SECONDS
-        # SuperLink may have been killed a moment ago; the next look submits it again.
+        # If SuperLink was killed just now, the next check submits the run again.
         if process.returncode and self._is_listening():
-            raise ProcessFailedError(f"superlink: refuses the run: {_format_output(output)}")
+            raise ProcessFailedError(f"superlink: rejected the run: {_format_output(output)}")
 
     def _is_listening(self) -> bool:
         try:
@@ -153,12 +152,12 @@ def _make_role(name: str, command: Command, *, pause: float = 1.0) -> Role:
     return Role(name, command.arguments, command.variables, pause=pause, folder=folder)
 
 
-def _start_process(command: Command, *, stdout: int) -> "subprocess.Popen[bytes]":
+def _start_process(command: Command) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
         command.arguments,
         env=os.environ | dict(command.variables),
         stdin=subprocess.DEVNULL,
-        stdout=stdout,
+        stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )
 
@@ -169,11 +168,11 @@ def _wait_for_output(process: "subprocess.Popen[bytes]") -> bytes:
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
-        raise ProcessFailedError("superlink: does not answer") from None
+        raise ProcessFailedError("superlink: does not respond") from None
 
 
 def _have_all_finished(output: bytes) -> bool:
-    """Whether SuperLink knows of no run that goes on; False if it did not say."""
+    """Whether SuperLink lists no active run; False if its output cannot be read."""
     try:
         runs = json.loads(output)["runs"]
         return all(str(run["status"]).startswith("finished") for run in runs)

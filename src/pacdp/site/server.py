@@ -1,4 +1,4 @@
-"""The socket at which a site answers: one request for each connection, one at a time."""
+"""The socket on which a site answers: one request per connection, one at a time."""
 
 import logging
 import socket
@@ -14,7 +14,7 @@ _log = logging.getLogger(__name__)
 
 
 def serve(site: Site, *, on_ready: Callable[[], None] = lambda: None) -> None:
-    """Answer requests until SIGTERM or SIGINT; what is being answered then is finished.
+    """Answer requests until SIGTERM or SIGINT; a request in progress is completed.
 
     Must be called in the main thread. ``on_ready`` is called once the socket accepts connections.
     """
@@ -25,7 +25,7 @@ def serve(site: Site, *, on_ready: Callable[[], None] = lambda: None) -> None:
                 try:
                     _handle_connection(site, connection)
                 except OSError as error:
-                    # The peer is gone, too slow, or sent nothing. Its reply is stored.
+                    # The peer disconnected or was too slow. A reply is stored and can be resent.
                     _log.info("connection: %s", error)
             _save_counts(site)
 

@@ -1,13 +1,13 @@
-"""The custodian of a client's data: it answers broadcasts, each round once, and trusts nobody.
+"""A site answers broadcasts with a client's data, each round once, and trusts no other party.
 
-A site alone can read its records, its ledger and its key. Whoever asks gets a signed reply or a
-refusal with one of a few fixed codes. Everything is checked before anything is paid. A round is
-debited for one broadcast and answered with the same bytes for ever, through crashes: the reply is
-stored in the ledger's own transaction before it leaves.
+Only the site can read its records, ledger and key. A request gets a signed reply, or a refusal with
+one of a few fixed codes. Every check happens before the debit. A round is debited for one broadcast
+and always answered with the same bytes, even after a crash: the reply is stored in the ledger,
+together with its entry, before it is sent.
 
-Formal guarantee: whatever is asked, and whenever the process is killed, all answers together are
-(ε, δ)-private for the ledger's budget, adjacency and unit, as long as the ledger and the file with
-its newest head are not both replaced by older copies.
+Formal guarantee: for any sequence of requests, and even if the process is killed at any time, all
+answers together are (ε, δ)-private for the ledger's budget, adjacency and unit, unless the ledger
+and the file with its newest head are both replaced by older copies.
 """
 
 import logging
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 class Site:
     """A client with its records, ledger and key, ready to answer. Use it as a context manager.
 
-    Its noise comes from the operating system; nothing can seed it.
+    Its noise comes from the operating system's entropy and cannot be seeded.
     """
 
     def __init__(self, settings: SiteSettings) -> None:
@@ -61,7 +61,7 @@ class Site:
         try:
             self.ledger = SQLiteLedger(settings.ledger, head=self._head_file.read())
         except StaleLedgerError as error:
-            # An older copy: what was spent since is unknown, so all of it counts as spent.
+            # An older copy: later spending is unknown, so the whole budget counts as spent.
             _log.error("%s; every request is refused", error)
             self.ledger = SQLiteLedger(settings.ledger)
             self.stale = True
@@ -72,7 +72,7 @@ class Site:
         self._make_client(self.ledger, checked=False)
         if not self.stale:
             self._head_file.write(self.ledger.head)
-        # Also makes the model warm.
+        # This also warms up the model.
         self.interval = self._choose_interval()
         self.refusals = RefusalCounts.beside(settings.ledger)
 
@@ -88,7 +88,7 @@ class Site:
 
     @property
     def largest_request(self) -> int:
-        """The most bytes of a request; more are refused unread."""
+        """The most bytes of a request; longer ones are refused unread."""
         return self._wire.largest_broadcast
 
     def answer(self, frame: bytes) -> bytes:
@@ -108,7 +108,7 @@ class Site:
             self.stale = True
             return self.refuse(Code.BUDGET, number)
         except Exception as error:
-            # Such as a full disk. What went wrong is for the owner alone.
+            # Such as a full disk. Only the owner may see the details.
             _log.error("round %s: %s", number, _describe_error(error))
             return self.refuse(Code.BUSY, number)
 
@@ -130,21 +130,21 @@ class Site:
                 raise WireError(Code.LOST)
         else:
             content = self.ledger.store_reply(request, self._compute(broadcast, request))
-        # Before anything leaves, because only what is known there cannot be undone by a backup.
+        # Written before the reply is sent, so that restoring a backup cannot hide the reply.
         self._head_file.write(self.ledger.head)
         return content
 
     def _compute(self, broadcast: Broadcast, request: RoundRequest) -> bytes:
-        """Debit the round if it is not debited yet, train, and return what is sent."""
+        """Debit the round unless it is debited already, train, and return the encoded answer."""
         try:
             reply = self._make_client(RoundLedger(self.ledger, request)).answer(broadcast)
             return self._encode(reply, broadcast, request)
         except Exception as error:
             if self.ledger.find_round(request.run, request.round) is None:
                 raise
-            # Whether it fails may depend on the records, for instance where weights are so large
-            # that an update overflows. Each attempt has its own noise, and only one is paid for: so
-            # this refusal is the answer to the round, for ever.
+            # Whether this fails may depend on the records, for instance if weights are so large
+            # that an update overflows. Each attempt draws fresh noise, and only one is paid for:
+            # so this refusal is stored as the permanent answer to the round.
             _log.error("round %s: %s", request.round, _describe_error(error))
             return self.refuse(Code.LOST, request.round)
 
@@ -169,7 +169,7 @@ class Site:
         )
 
     def close(self) -> None:
-        """Give up the exclusive use of the ledger."""
+        """Release the lock on the ledger."""
         self._lock.release()
 
     def __enter__(self) -> Self:
@@ -185,9 +185,9 @@ class Site:
 
 
 def _describe_error(error: BaseException) -> str:
-    """Say what failed and where.
+    """Describe what failed and where.
 
-    The text of an error may hold values of records, so it is shown only if it is about a file.
+    The text of an error may contain values from records, so it is shown only for file errors.
     """
     if isinstance(error, LedgerError | OSError):
         return f"{type(error).__name__}: {error}"

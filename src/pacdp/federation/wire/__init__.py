@@ -1,7 +1,7 @@
-"""Messages as bytes: versioned, signed, and validated before anything is believed.
+"""Messages as bytes: versioned, signed, and fully validated.
 
-What arrives may have been written by anybody. A decoder allocates no more than the plan's sizes
-require, and refuses everything else with one of a few fixed codes.
+Input is untrusted. A decoder allocates no more than the plan's sizes require, and refuses invalid
+messages with one of a few fixed codes.
 """
 
 from pacdp.federation.wire.codec import ReceivedReply, Wire
