@@ -2,8 +2,10 @@
 
 import hashlib
 import json
+import py_compile
 import stat
 import sys
+from py_compile import PycInvalidationMode
 
 import numpy as np
 import pytest
@@ -271,6 +273,22 @@ def test_no_code_runs_before_all_files_were_compared(tmp_path, plugin):
     assert not (tmp_path / "imported").exists()
     with pytest.raises(InputError, match="its package site_test_package must be listed"):
         import_pinned({"site_test_package.inner": pinned["site_test_package.inner"]})
+
+
+def test_a_compiled_file_beside_a_pinned_one_does_not_run(tmp_path, monkeypatch):
+    """Python would run it: a compiled file may say of itself that it need not fit its source."""
+    monkeypatch.syspath_prepend(tmp_path)
+    source = tmp_path / "site_test_compiled.py"
+    source.write_text("origin = 'source'\n")
+    digest = hash_module("site_test_compiled")
+    source.write_text("origin = 'compiled'\n")
+    py_compile.compile(str(source), invalidation_mode=PycInvalidationMode.UNCHECKED_HASH)
+    source.write_text("origin = 'source'\n")
+    try:
+        import_pinned({"site_test_compiled": digest})
+        assert sys.modules["site_test_compiled"].origin == "source"
+    finally:
+        sys.modules.pop("site_test_compiled", None)
 
 
 @pytest.mark.parametrize(
