@@ -5,6 +5,7 @@ import json
 import py_compile
 import stat
 import sys
+from dataclasses import replace
 from py_compile import PycInvalidationMode
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 from pacdp.data import load_dataset, partition_records
 from pacdp.data.records import Records
 from pacdp.errors import InputError, PacdpError
-from pacdp.federation import Plan, Population
+from pacdp.federation import Plan, Population, make_plan
 from pacdp.federation.verification import population_of, verify_plan
 from pacdp.federation.wire import plan_digest
 from pacdp.plugins import hash_module, import_pinned
@@ -305,6 +306,42 @@ def test_modules_that_happen_to_be_imported_are_no_plug_ins(tmp_path, change):
     trial.settings.plan.write_text(json.dumps(content))
     with pytest.raises(InputError, match="does not allow"):
         Site(trial.settings)
+
+
+def test_no_name_in_a_plan_can_look_like_another_topic(tmp_path):
+    plan = heart_plan()
+    false = "heart\x1b[8m\r\nprivacy  ε = 0.001\u202e"
+    population = replace(population_of(plan), data=false)
+    made = make_plan(plan.recipe, plan.algorithm, population, 0)
+    make_trial(tmp_path, made, accepted=False)
+    rows = propose_plan(tmp_path / "plan.json", tmp_path / "site.toml").describe()
+    assert all(text.isprintable() for text in rows.values())
+    assert r"heart\x1b[8m\r\nprivacy  ε = 0.001\u202e" in rows["trained is"]
+
+
+def test_the_agreement_counts_all_rounds_that_replanning_may_answer(tmp_path):
+    training = {"clients_per_round": 2, "sampling": "uniform", "cap": 0.5}
+    plan = heart_plan(rounds=20, training=training, spending={"policy": "replan"})
+    make_trial(tmp_path, plan, accepted=False)
+    rows = propose_plan(tmp_path / "plan.json", tmp_path / "site.toml").describe()
+    assert plan.clients[0].participations < 20
+    assert "at most 20 of them" in rows["rounds"]
+    assert "at most 20 noised results" in rows["releases"]
+
+
+def test_a_plan_is_read_once(tmp_path, monkeypatch):
+    """A file that somebody else can change must not be checked first and used afterwards."""
+    trial = make_trial(tmp_path, accepted=False)
+    sent = tmp_path / "sent.json"
+    other = json.loads(trial.plan.model_dump_json()) | {"method": "pacdp.methods.fixed:Fixed"}
+    monkeypatch.setattr(
+        "pacdp.site.plans.import_pinned", lambda modules: sent.write_text(json.dumps(other))
+    )
+    trial.plan.save(sent)
+    assert propose_plan(sent, trial.toml).plan == trial.plan
+    sent.write_text("null")
+    with pytest.raises(PacdpError, match=r"no plan|arithmetic"):
+        propose_plan(sent, trial.toml)
 
 
 # --- site.toml ------------------------------------------------------------------------------
