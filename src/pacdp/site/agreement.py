@@ -18,10 +18,32 @@ _NEIGHBOURS = {
 def describe_agreement(
     plan: Plan, client: int, ledger: SQLiteLedger, modules: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return what is agreed to, by topic."""
+    """Return what is agreed to, by topic.
+
+    Names in a plan are the choice of whoever made it. Characters that a terminal would obey, such
+    as line breaks and escapes, are spelled out, so that no name can look like another topic.
+    """
+    rows = _describe_topics(plan, client, ledger, modules)
+    return {topic: _spell_out(text) for topic, text in rows.items()}
+
+
+def _spell_out(text: str) -> str:
+    """Return a text in which every character is one that is seen.
+
+    >>> _spell_out("heart\\x1b[8m\\nprivacy: ε = 0")
+    'heart\\\\x1b[8m\\\\nprivacy: ε = 0'
+    """
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def _describe_topics(
+    plan: Plan, client: int, ledger: SQLiteLedger, modules: Mapping[str, str]
+) -> dict[str, str]:
     own, unit = plan.clients[client], plan.unit
     planned = plan.planned_guarantee(client)
     weights = LocalModel(plan).coordinates
+    # Under replanning more rounds may be answered than are planned, with more noise.
+    most = plan.max_releases(client)
     rows = {
         "plan": f"{plan.run}, with plug-ins and version SHA-256 {plan_digest(plan, modules)}",
         "you are": f"{own.name}, one of {format_count(len(plan.clients), 'client')}, with "
@@ -29,8 +51,8 @@ def describe_agreement(
         + ("" if unit == "record" else f" of {format_count(own.units, unit)}"),
         "trained is": f"{plan.model.name} with {weights:,} weights, by {plan.method}, for "
         f"{plan.data}",
-        "rounds": f"{plan.rounds}; you answer at most {own.participations} of them, each once",
-        "releases": f"a {unit} takes part in at most {own.releases} noised results, {own.each} in "
+        "rounds": f"{plan.rounds}; you answer at most {most // own.each} of them, each once",
+        "releases": f"a {unit} takes part in at most {most} noised results, {own.each} in "
         "each round that you answer",
         "privacy": f"{planned} after all of them: this is the most that all your answers together "
         f"reveal about a {unit}",
