@@ -18,10 +18,10 @@ from tests.documentation import PAGE, ROOT, update_tables
 
 DOCS = ROOT / "docs"
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
-# The command line and the paper's studies are documented as commands.
+# The command line, trials and the paper's studies are documented as commands.
 PUBLIC = sorted(
     {module.name for module in pkgutil.iter_modules(pacdp.__path__) if module.ispkg}
-    - {"cli", "cluster", "paper"}
+    - {"cli", "cluster", "deployment", "flower", "paper"}
 )
 # A test by its file and its name, which may be that of a class and its method.
 TEST_NAME = re.compile(r"`(tests/[\w/]+\.py)((?:::\w+)+)`")
