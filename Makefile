@@ -31,10 +31,10 @@ processors: setup ## Run the tests of engines and releases as other kinds of pro
 	  PACDP_TEST_THREADS=2 $(ON_ENGINES)
 	PACDP_TEST_THREADS=4 $(ON_ENGINES)
 
-# Its requirements contradict ours, so it has an environment of its own.
+# Flower's requirements conflict with ours, so it has a separate environment.
 FLOWER := PACDP_FLOWER_ENV=$(abspath build/flower)
 
-flower: setup ## Make the environment of Flower, which the tests of real federations need
+flower: setup ## Create Flower's virtual environment, for the tests of real federations
 	mkdir -p build
 	$(FLOWER) $(BIN)/python -m pacdp.flower.environment
 

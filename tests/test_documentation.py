@@ -18,7 +18,7 @@ from tests.documentation import PAGE, ROOT, update_tables
 
 DOCS = ROOT / "docs"
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
-# The command line, trials and the paper's studies are documented as commands.
+# Documented as commands, not as a Python interface.
 PUBLIC = sorted(
     {module.name for module in pkgutil.iter_modules(pacdp.__path__) if module.ispkg}
     - {"cli", "cluster", "deployment", "flower", "paper"}

@@ -122,9 +122,9 @@ def prepare(
     read: tuple[Dataset, Partition] | None = None,
     progress: Progress = ignore_progress,
 ) -> PreparedRun:
-    """Decide everything that :func:`run` decides before the first round, and train nothing.
+    """Prepare a run as :func:`run` does before the first round, without training.
 
-    ``read`` is the partitioned data set, if it is known already.
+    ``read`` is the partitioned data set, if it has been read already.
     """
     read = read or read_data(experiment.data, seed=require_seed(seed))
     curve = _fit_missing_curve(experiment, [method], seed=seed, read=read, progress=progress)

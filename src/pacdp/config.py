@@ -33,9 +33,9 @@ class Settings(BaseModel):
 
     @classmethod
     def load_toml(cls, path: Path) -> Self:
-        """Read a TOML file, in which paths are relative to its folder.
+        """Read a TOML file; paths in it are relative to its folder.
 
-        What is wrong with it is an InputError in one line.
+        Raises InputError with a one-line message if it is invalid.
         """
         try:
             content = tomllib.loads(path.read_text(encoding="utf-8"))

@@ -22,7 +22,7 @@ class LedgerError(PacdpError):
 
 
 class StaleLedgerError(LedgerError):
-    """A ledger file is older than one that is known to have existed, so its budget is unknown."""
+    """A ledger file is an older copy, so its remaining budget is unknown."""
 
 
 class DataError(PacdpError):

@@ -1,6 +1,6 @@
-"""Ed25519 keys, with which sites and the coordinator of a federation sign what they send.
+"""Ed25519 keys, with which the sites and the coordinator of a federation sign their messages.
 
-A side may be known by several public keys while its key is being replaced.
+Several public keys of one party are valid while its key is being replaced.
 """
 
 import os
@@ -18,19 +18,19 @@ from pacdp.validation import require_private_file
 
 PublicKeys = Annotated[
     tuple[Annotated[str, Field(pattern="^[0-9a-f]{64}$")], ...],
-    BeforeValidator(lambda given: (given,) if isinstance(given, str) else given),
+    BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
     Field(min_length=1),
 ]
-"""A setting: one public key in hexadecimal digits, or several."""
+"""The type of a setting that holds one public key in hexadecimal digits, or several."""
 Sign = Callable[[bytes], bytes]
 """Returns the signature of a message."""
 Verify = Callable[[bytes, bytes], bool]
 """Whether a signature (the first argument) is that of a message (the second)."""
-_ALLOWED = "must be an unencrypted Ed25519 private key in PEM, such as pacdp site key writes"
+_ALLOWED = "must be an unencrypted Ed25519 private key in PEM, as written by pacdp site key"
 
 
 def create_key(path: Path) -> str:
-    """Write a new private key, readable by its owner alone, and return its public key.
+    """Write a new private key, readable only by its owner, and return its public key.
 
     >>> import tempfile
     >>> len(create_key(Path(tempfile.mkdtemp()) / "site.key"))
@@ -47,7 +47,7 @@ def create_key(path: Path) -> str:
 
 
 def write_private_file(path: Path, content: bytes) -> None:
-    """Write a new file that its owner alone can read, and make sure that it is on the disk."""
+    """Write a new file that only its owner can read, and return once it is on disk."""
     try:
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     except FileExistsError:
@@ -59,17 +59,17 @@ def write_private_file(path: Path, content: bytes) -> None:
 
 
 def load_signer(path: Path) -> Sign:
-    """Read a private key that nobody else can read, and return how it signs."""
-    return _load(path).sign
+    """Read a private key, whose file must have mode 600, and return its signing function."""
+    return _load_private_key(path).sign
 
 
 def read_public_key(path: Path) -> str:
-    """Return the public key of a private key's file, in hexadecimal digits."""
-    return _load(path).public_key().public_bytes_raw().hex()
+    """Read a private key, and return its public key in hexadecimal digits."""
+    return _load_private_key(path).public_key().public_bytes_raw().hex()
 
 
 def make_verifier(public: Sequence[str], *, where: str = "coordinator") -> Verify:
-    """Return how signatures of any of these public keys, in hexadecimal digits, are verified.
+    """Return a function that accepts signatures by any of these keys, in hexadecimal digits.
 
     >>> make_verifier(["00"], where="sites.north")
     Traceback (most recent call last):
@@ -77,13 +77,13 @@ def make_verifier(public: Sequence[str], *, where: str = "coordinator") -> Verif
     pacdp.errors.InputError: sites.north: must be a public key of 64 hexadecimal digits
     """
     try:
-        keys = [Ed25519PublicKey.from_public_bytes(bytes.fromhex(each)) for each in public]
+        keys = [Ed25519PublicKey.from_public_bytes(bytes.fromhex(digits)) for digits in public]
     except ValueError:
         raise InputError(f"{where}: must be a public key of 64 hexadecimal digits") from None
-    return lambda signature, message: any(_is_of(key, signature, message) for key in keys)
+    return lambda signature, message: any(_is_valid(key, signature, message) for key in keys)
 
 
-def _is_of(key: Ed25519PublicKey, signature: bytes, message: bytes) -> bool:
+def _is_valid(key: Ed25519PublicKey, signature: bytes, message: bytes) -> bool:
     try:
         key.verify(signature, message)
     except InvalidSignature:
@@ -91,7 +91,7 @@ def _is_of(key: Ed25519PublicKey, signature: bytes, message: bytes) -> bool:
     return True
 
 
-def _load(path: Path) -> Ed25519PrivateKey:
+def _load_private_key(path: Path) -> Ed25519PrivateKey:
     try:
         content = require_private_file(path).read_bytes()
     except OSError as error:

@@ -81,7 +81,7 @@ def hash_module(module: str) -> str:
 
 
 def import_pinned(modules: Mapping[str, str]) -> None:
-    """Import modules, of which each has the SHA-256 of its file; refuse all if one has another.
+    """Import modules whose files must have the given SHA-256; refuse all if one differs.
 
     >>> import_pinned({"json": hash_module("json"), "json.decoder": "0" * 64})
     Traceback (most recent call last):
@@ -92,10 +92,10 @@ def import_pinned(modules: Mapping[str, str]) -> None:
         parent = module.rpartition(".")[0]
         if parent and parent not in modules:
             # Python runs the code of a package before that of its modules.
-            raise InputError(f"modules.{module}: its package {parent} must be listed, too")
+            raise InputError(f"modules.{module}: its package {parent} must also be listed")
         if hash_module(module) != digest:
             raise InputError(f"modules.{module}: its file has another SHA-256 than the one allowed")
-    # Only now, because any of them may import the others.
+    # Imported only after all checks, because any of them may import the others.
     finder = _PinnedFinder(modules)
     sys.meta_path.insert(0, finder)
     try:
@@ -126,10 +126,9 @@ class _PinnedFinder(MetaPathFinder):
 
 
 class _PinnedLoader(SourceFileLoader):
-    """Compiles the very bytes that have the hash.
+    """Compiles exactly the bytes that were hashed.
 
-    Python would prefer a compiled file beside them, which may hold other code: whether it fits the
-    source is for that file itself to say.
+    Python would prefer a cached compiled file, which may hold other code.
     """
 
     def __init__(self, original: SourceFileLoader, digest: str) -> None:

@@ -1,7 +1,7 @@
 """Unix sockets for the processes of a federation: one message and one answer per connection.
 
-A message is sent after its length (4 bytes, big-endian). Who may connect is decided by the mode of
-the socket and by the user of the other process, which the kernel tells.
+Each message is preceded by its length (4 bytes, big-endian). Access is controlled by the mode of
+the socket, and by the user ID of the peer, which the kernel reports.
 """
 
 import logging
@@ -20,17 +20,17 @@ from typing import Self
 from pacdp.errors import InputError
 
 LENGTH = struct.Struct(">I")
-# Within this time a peer must have sent its message, and have read its answer.
-PATIENCE_SECONDS = 10.0
+# A peer must send its whole message within this time, and then read the answer within it.
+PEER_TIMEOUT_SECONDS = 10.0
 _CREDENTIALS = struct.Struct("3i")
 
 _log = logging.getLogger(__name__)
 
 
 class Listener:
-    """A socket of mode 660 that accepts connections of the allowed users until SIGTERM or SIGINT.
+    """A socket of mode 660 that accepts connections by allowed users until SIGTERM or SIGINT.
 
-    It must be used in the main thread, as a context manager. ``peers`` are the numbers of the users
+    It must be used in the main thread, as a context manager. ``peers`` are the IDs of the users
     that may connect, besides the user of this process.
     """
 
@@ -43,7 +43,7 @@ class Listener:
         with ExitStack() as stack:
             self._listener = stack.enter_context(_listen(self._path))
             stack.callback(self._path.unlink, missing_ok=True)
-            # A signal makes the first of these readable.
+            # A signal handler writes to the second, which makes the first readable.
             self._signal, sender = socket.socketpair()
             stack.enter_context(self._signal)
             stack.enter_context(sender).setblocking(False)
@@ -65,7 +65,7 @@ class Listener:
         self._exit.close()
 
     def accept(self, deadline: float | None = None) -> socket.socket | None:
-        """Return the next connection; None once stopped, or at the deadline of the clock."""
+        """Return the next connection; None once stopped, or at the deadline (monotonic time)."""
         while not self.stopped:
             wait = None if deadline is None else max(0.0, deadline - time.monotonic())
             ready = self._ready.select(wait)
@@ -77,12 +77,12 @@ class Listener:
             if user in self._allowed:
                 return connection
             connection.close()
-            _log.warning("connection of user %d: is not allowed", user)
+            _log.warning("connection by user %d: not allowed", user)
         return None
 
 
 def _notify(sender: socket.socket) -> None:
-    # After hundreds of signals it is full; an error here would end whatever is being done.
+    # After hundreds of signals the buffer is full; an error here would interrupt the main thread.
     with suppress(BlockingIOError):
         sender.send(b".")
 
@@ -97,7 +97,7 @@ def ask(path: Path, message: bytes, *, timeout: float | None = None) -> bytes:
 
 
 def send_message(connection: socket.socket, message: bytes) -> None:
-    """Send a message after its length."""
+    """Send a message, preceded by its length."""
     connection.sendall(LENGTH.pack(len(message)) + message)
 
 
@@ -107,21 +107,21 @@ def receive_length(connection: socket.socket, deadline: float | None = None) -> 
 
 
 def receive(connection: socket.socket, size: int, deadline: float | None = None) -> bytes:
-    """Read exactly so many bytes, all of them before the deadline."""
+    """Read exactly ``size`` bytes, all of them before the deadline."""
     parts, missing = [], size
     while missing:
         if deadline is not None:
             connection.settimeout(max(0.001, deadline - time.monotonic()))
         part = connection.recv(min(missing, 2**20))
         if not part:
-            raise ConnectionError("ended before the whole message")
+            raise ConnectionError("closed before the whole message arrived")
         parts.append(part)
         missing -= len(part)
     return b"".join(parts)
 
 
 def is_listening(path: Path) -> bool | None:
-    """Whether a process listens at a socket; None if this user may not know."""
+    """Whether a process listens on a socket; None if this user has no access to it."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         try:
             connection.connect(str(path))
@@ -133,7 +133,7 @@ def is_listening(path: Path) -> bool | None:
 
 
 def _peer_user(connection: socket.socket) -> int:
-    """Return the number of the user that has opened the other end."""
+    """Return the user ID of the process at the other end."""
     content = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return int(_CREDENTIALS.unpack(content)[1])
 
@@ -141,13 +141,13 @@ def _peer_user(connection: socket.socket) -> int:
 def _listen(path: Path) -> socket.socket:
     _remove_abandoned(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    # Nobody else may connect before the mode is right.
+    # No other user may connect before the mode is set.
     before = os.umask(0o177)
     try:
         listener.bind(str(path))
     except OSError as error:
         listener.close()
-        raise InputError(f"{path}: cannot listen there: {error.strerror or error}") from None
+        raise InputError(f"{path}: cannot listen on it: {error.strerror or error}") from None
     finally:
         os.umask(before)
     path.chmod(0o660)
@@ -156,13 +156,13 @@ def _listen(path: Path) -> socket.socket:
 
 
 def _remove_abandoned(path: Path) -> None:
-    """Remove the socket of a process that was killed; refuse anything else at its place."""
+    """Remove the socket of a process that was killed; refuse any other existing file."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise InputError(f"{path}: exists and is no socket")
+        raise InputError(f"{path}: exists and is not a socket")
     if is_listening(path):
-        raise InputError(f"{path}: another process listens there")
+        raise InputError(f"{path}: another process is listening on it")
     path.unlink()

@@ -11,7 +11,7 @@ from pacdp.errors import InputError
 def write_atomically(path: Path, text: str, *, private: bool = False) -> None:
     """Replace the content of a file atomically: after a crash it holds the old or the new text.
 
-    A ``private`` file can be read by its owner alone.
+    A ``private`` file is readable only by its owner.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "a.txt"
@@ -41,9 +41,9 @@ def require_new_file(path: Path) -> Path:
 
 
 def lock_exclusively(path: Path, message: str) -> FileLock:
-    """Take the exclusive use of a file, which ends with the process at the latest.
+    """Lock a file exclusively, until the lock is released or the process exits.
 
-    If another process has it, an InputError says the message.
+    Raises InputError with the message if another process holds the lock.
     """
     path = path.resolve()
     lock = FileLock(path.with_name(f".{path.name}.lock"), mode=0o600)

@@ -229,7 +229,7 @@ def _refuse(name: str, array: FloatArray, bad: NDArray[Any], allowed: str) -> No
 
 
 def require_private_file(path: Path) -> Path:
-    """Return the path of a file that nobody but its owner can read or write.
+    """Return the path of a file, and refuse it if other users can read or write it.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "records.csv"
@@ -242,7 +242,9 @@ def require_private_file(path: Path) -> Path:
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     if mode & 0o077:
-        raise InputError(f"{path}: others can use it (mode {mode:o}); must have mode 600")
+        raise InputError(
+            f"{path}: is accessible to other users (mode {mode:o}); must have mode 600"
+        )
     return path
 
 

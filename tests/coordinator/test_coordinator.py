@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import load_file
 
 from pacdp.coordinator import Coordinator
-from pacdp.coordinator.relaying import RelayRequest, RoundState
 from pacdp.errors import DataError, InputError
 from pacdp.experiments.results import RunResult
+from pacdp.relay_protocol import RelayRequest, RoundState
 from tests.cli.command import run
 from tests.coordinator.trial import coordinating, exchange, make_federation, open_sites, relay
 from tests.site.trial import ROUNDS, heart_plan
@@ -97,7 +97,7 @@ def test_a_stopped_coordinator_says_so_and_goes_on(tmp_path):
             )
             process.send_signal(signal.SIGTERM)
             assert process.wait(30) == 143
-            assert "stopped in round 3; start again to go on" in process.stderr.read()
+            assert "stopped in round 3; start it again to resume" in process.stderr.read()
         assert federation.status["closed"] == 2
         with coordinating(federation):
             assert exchange(federation, None)[0].round == 2
@@ -163,7 +163,7 @@ def test_a_run_without_enough_replies_fails(tmp_path):
         state = relay(federation, lambda name, frame: sites[name].answer(frame))
         assert state.state == "failed"
         assert process.wait(30) == 1
-        assert "3 of 4 sites replied, 4 are needed; the others refused: budget" in (
+        assert "3 of 4 sites replied, 4 needed; the others refused: budget" in (
             process.stderr.read()
         )
     status = federation.status

@@ -1,6 +1,6 @@
 """Keys that are replaced in the middle of a run, on both sides."""
 
-from pacdp.federation.wire import sign_again
+from pacdp.federation.wire import replace_signature
 from pacdp.keys import create_key, load_signer, read_public_key
 from pacdp.site import Site
 from tests.coordinator.test_coordinator import check_run
@@ -20,7 +20,7 @@ def test_a_site_repeats_its_answers_after_the_coordinators_key_was_replaced(tmp_
     new = create_key(tmp_path / "new.key")
     sign = load_signer(tmp_path / "new.key")
     frame = trial.broadcast(0)
-    again = sign_again(frame, sign=sign)
+    again = replace_signature(frame, sign=sign)
     with Site(trial.settings) as site:
         answer = site.answer(frame)
         assert refusal_code(site.answer(again)) == "signature"

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from pacdp.coordinator import CoordinatorSettings
-from pacdp.coordinator.relaying import RelayRequest, RoundState
 from pacdp.coordinator.status import read_status
 from pacdp.data import load_dataset
 from pacdp.keys import create_key, read_public_key
+from pacdp.relay_protocol import RelayRequest, RoundState
 from pacdp.site import Site
 from pacdp.sockets import ask
 from tests.cli.command import COMMAND

@@ -25,6 +25,6 @@ def seed_sites(make_roles):
 
 
 if __name__ == "__main__":
-    running.pacdp_roles = seed_sites(running.pacdp_roles)
+    running.list_pacdp_roles = seed_sites(running.list_pacdp_roles)
     folder = FederationFolder(Path(sys.argv[1]))
-    sys.exit(running.run_federation(folder, transport=sys.argv[2], say=print))
+    sys.exit(running.run_federation(folder, transport=sys.argv[2], report=print))

@@ -27,7 +27,7 @@ def init(folder, *options, **settings):
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("init") / "f"
     process = init(path, "--interval", 0.5)
-    assert "accepted for all" in process.stdout
+    assert "accepted on their behalf" in process.stdout
     return path
 
 
@@ -162,14 +162,14 @@ def test_an_experiment_may_say_exact(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--sites", "hungry"), "is no client; did you mean hungary"),
-        (("--sites", "hungary,hungary"), "must be different names"),
+        (("--sites", "hungry"), "is not a client; did you mean hungary"),
+        (("--sites", "hungary,hungary"), "must be at least one name, each only once"),
         (("--minimum", 5), "--minimum = 5: is out of range"),
         (("--port", 80), "--port = 80: is out of range"),
         (("--deadline", 0), "--deadline = 0: is out of range"),
         (("--interval", -1), "--interval = -1: is out of range"),
         (("--host", "a b"), "must be the name or address"),
-        (("--method", "fedavg"), "has no guarantee"),
+        (("--method", "fedavg"), "has no privacy guarantee"),
         (("--rounds", 0), "training.rounds"),
         (("--seed", -1), "seed = -1"),
     ],
@@ -187,4 +187,4 @@ def test_existing_and_too_long_folders_are_refused(folder, tmp_path):
     assert not long.exists()
     assert "its folder does not exist" in refused("federation", "init", tmp_path / "a/b", *HEART)
     for command in ("up", "down", "status", "verify"):
-        assert "is no folder of a federation" in refused("federation", command, tmp_path)
+        assert "is not the folder of a federation" in refused("federation", command, tmp_path)

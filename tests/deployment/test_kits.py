@@ -63,12 +63,12 @@ def test_kits_fit_together(exchanged):
 @pytest.mark.parametrize(
     ("settings", "options", "message"),
     [
-        ({"leave_out": ("hungary",)}, (), "--site hungary: each client of the plan needs one"),
-        ({}, ("--site", f"nobody={KEY}"), "--site nobody: each client of the plan needs one"),
-        ({}, ("--site", f"hungary={KEY}"), "--site: a name comes twice"),
+        ({"leave_out": ("hungary",)}, (), "--site hungary: each client of the plan needs exactly"),
+        ({}, ("--site", f"nobody={KEY}"), "--site nobody: each client of the plan needs exactly"),
+        ({}, ("--site", f"hungary={KEY}"), "--site: two have the same name"),
         ({"leave_out": ("hungary",)}, ("--site", "hungary=00"), "must be a public key of 64"),
         ({"host": "a/b"}, (), "--host = 'a/b': must be the name or address"),
-        ({"plan": "coordinator.key"}, (), "is no plan"),
+        ({"plan": "coordinator.key"}, (), "is not a plan"),
         ({}, ("--minimum", 5), "--minimum = 5: is out of range"),
     ],
 )

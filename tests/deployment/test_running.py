@@ -57,7 +57,7 @@ def finished(tmp_path_factory):
     assert as_json("federation", "verify", folder)["model"] == "not trained yet"
     run("federation", "up", folder, "--detach", *DIRECT)
     refused = run("federation", "up", folder, "--detach", *DIRECT, code=2)
-    assert "is running already" in refused.stderr
+    assert "is already running" in refused.stderr
     wait_for_rounds(folder, 1)
     copy_ledgers(folder, folder.parent / "older")
     state = status(folder)
@@ -114,7 +114,7 @@ def test_down_ends_what_runs_and_nothing_else(finished, tmp_path):
         other = ProcessIdentity.of(foreign.pid).model_copy(update={"started": known.started + "0"})
         table = ProcessTable(supervisor=other, processes={"relay": known, "coordinator": other})
         table.save(folder / "processes.json")
-        assert run("federation", "down", folder).stdout == "ended: relay\n"
+        assert run("federation", "down", folder).stdout == "stopped: relay\n"
         assert recorded.wait(10) == -signal.SIGTERM
         assert foreign.poll() is None
     finally:
@@ -204,11 +204,11 @@ def restore_a_backup(folder):
 @pytest.mark.parametrize(
     ("tamper", "message"),
     [
-        (flip_answer, "site hungary: the reply to round 3 is not the one that the site has kept"),
-        (swap_answers, "site hungary: the reply to round 3 is not the one that the site has kept"),
+        (flip_answer, "site hungary: the reply to round 3 is not the one that the site stored"),
+        (swap_answers, "site hungary: the reply to round 3 is not the one that the site stored"),
         (
             send_another_broadcast,
-            "site cleveland: round 3 was debited for a broadcast that the coordinator has not sent",
+            "site cleveland: round 3 was debited for a broadcast that the coordinator did not send",
         ),
         (
             lambda folder: change_log(folder, "DELETE FROM answers WHERE round = 2 AND client = 1"),
@@ -216,18 +216,18 @@ def restore_a_backup(folder):
         ),
         (
             lambda folder: change_ledger(folder, "DELETE FROM replies WHERE round = 2"),
-            "site hungary: the reply to round 3 is not the one that the site has kept",
+            "site hungary: the reply to round 3 is not the one that the site stored",
         ),
         (
             lambda folder: change_ledger(
                 folder, "UPDATE replies SET content = x'00' WHERE round = 2"
             ),
-            "the reply to round 2 is not as its entry says",
+            "the reply to round 2 does not match its entry",
         ),
         (debit_without_a_round, "site hungary: the ledger has debits of this run"),
         (restore_a_backup, "an older or another copy"),
-        (change_model, "is not the model that follows from the run's log"),
-        (accept_another_plan, "site hungary: has accepted another plan"),
+        (change_model, "is not the model that the run's log implies"),
+        (accept_another_plan, "site hungary: accepted a plan other than"),
     ],
 )
 def test_verify_finds_tampering(finished, tmp_path_factory, tamper, message):

@@ -1,4 +1,4 @@
-"""The guide for two administrators, rehearsed in two network namespaces."""
+"""The guide for two administrators, followed in two network namespaces."""
 
 import os
 import shutil
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pacdp.flower.environment import is_ready, locate_environment
-from tests.deployment.rehearse_two_hosts import rehearse
+from tests.deployment.two_hosts import run_guide
 
 
 def test_the_guide_leads_to_a_federation_of_two_machines():
@@ -23,7 +23,7 @@ def test_the_guide_leads_to_a_federation_of_two_machines():
     base = Path(tempfile.mkdtemp(prefix="pr-", dir="/tmp"))
     lines = []
     try:
-        checks = rehearse(base, lines.append)
+        checks = run_guide(base, lines.append)
     except RuntimeError as error:
         if "ip netns" in str(error):
             pytest.skip("network namespaces are not allowed here")

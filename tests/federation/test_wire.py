@@ -96,7 +96,7 @@ class OverTheWire:
     def ask(self, broadcast, client_ids):
         frame = self.wire.encode_broadcast(broadcast, sign=sign)
         assert len(frame) <= self.wire.largest_broadcast
-        terms = {"broadcast": broadcast, "asked": frame_digest(frame)}
+        terms = {"broadcast": broadcast, "broadcast_digest": frame_digest(frame)}
         answers = {}
         for client in client_ids:
             back = self.site(client, frame)
@@ -111,7 +111,7 @@ class OverTheWire:
         """What happens at the client's, which knows the bytes and the plan only."""
         broadcast = self.wire.decode_broadcast(frame, client=client, verify=verify)
         reply = self.clients[client].answer(broadcast)
-        terms = {"broadcast": broadcast, "asked": frame_digest(frame)}
+        terms = {"broadcast": broadcast, "broadcast_digest": frame_digest(frame)}
         return self.wire.encode_reply(reply, head=HEAD, sign=sign, **terms)
 
 
@@ -181,7 +181,7 @@ def reply_with_pictures(model, epsilon):
     broadcast = Broadcast(0, client.local_model.state())
     wire = Wire.for_model(client.local_model)
     frame = wire.encode_broadcast(broadcast, sign=sign)
-    terms = {"broadcast": broadcast, "asked": frame_digest(frame)}
+    terms = {"broadcast": broadcast, "broadcast_digest": frame_digest(frame)}
     return wire, client.answer(broadcast), terms
 
 
@@ -210,7 +210,7 @@ def test_the_weights_of_heart_take_half_and_a_small_header():
         assert abs(received.payload_bytes - planned) <= 8
     reply = Reply(3, 4, transport.received[0].reply.update, noise_scale=0.12345678901234567)
     frame = transport.wire.encode_reply(
-        reply, broadcast=Broadcast(4, {}), asked=HEAD, head=HEAD, sign=sign
+        reply, broadcast=Broadcast(4, {}), broadcast_digest=HEAD, head=HEAD, sign=sign
     )
     (header,) = struct.unpack(">I", frame[7:11])
     assert header <= 256
@@ -300,7 +300,7 @@ TRANSPORT = OverTheWire(MADE)
 WIRE = TRANSPORT.wire
 ASKED = Server(MADE, LocalModel(MADE).state()).broadcast(0)
 FRAME = WIRE.encode_broadcast(ASKED, sign=sign)
-TERMS = {"broadcast": ASKED, "asked": frame_digest(FRAME)}
+TERMS = {"broadcast": ASKED, "broadcast_digest": frame_digest(FRAME)}
 BACK = TRANSPORT.site(0, FRAME)
 
 
@@ -520,7 +520,12 @@ def test_scales_of_the_noise_are_within_limits(scale):
     broadcast = Broadcast(0, LocalModel(made).state())
     frame = transport.wire.encode_broadcast(broadcast, sign=sign)
     back = transport.site(0, frame)
-    terms = {"broadcast": broadcast, "asked": frame_digest(frame), "client": 0, "verify": verify}
+    terms = {
+        "broadcast": broadcast,
+        "broadcast_digest": frame_digest(frame),
+        "client": 0,
+        "verify": verify,
+    }
     transport.wire.decode_reply(back, **terms)
     changed = rewrite(back, noise_scale=scale)
     assert code_of(transport.wire.decode_reply, changed, **terms) is Code.MALFORMED

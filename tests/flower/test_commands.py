@@ -56,7 +56,7 @@ def test_a_node_is_told_its_site_and_socket():
 
 @pytest.mark.parametrize("site", ["nor'th", "north\nsouth"])
 def test_a_name_that_flower_would_misread_is_refused(site):
-    with pytest.raises(InputError, match="must not hold quotes or control characters"):
+    with pytest.raises(InputError, match="must not contain quotes or control characters"):
         supernode(site=site)
 
 

@@ -90,7 +90,7 @@ def test_a_failure_is_one_line_and_leaves_nothing_that_is_used(folder, monkeypat
     with pytest.raises(InputError) as caught:
         environment.ensure_environment()
     message = (
-        f"{folder}: Flower's environment cannot be made: ERROR: No matching distribution found"
+        f"{folder}: Flower's environment cannot be created: ERROR: No matching distribution found"
     )
     assert str(caught.value) == message
     assert not environment.is_ready(folder)
@@ -99,5 +99,5 @@ def test_a_failure_is_one_line_and_leaves_nothing_that_is_used(folder, monkeypat
 def test_a_place_that_cannot_be_written_is_said_in_one_line(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv(environment.VARIABLE, str(tmp_path / "file" / "flower"))
-    with pytest.raises(InputError, match=r"cannot be made: (File exists|Not a directory)"):
+    with pytest.raises(InputError, match=r"cannot be created: (File exists|Not a directory)"):
         environment.ensure_environment()

@@ -60,9 +60,9 @@ def test_a_round_is_debited_and_answered_once(path, ledger):
     assert [entry.kind for entry in again.entries] == ["open", "release", "release", "reply"]
     head = again.head
     for request in (REQUEST, RoundRequest("one", 0, OTHER)):
-        with pytest.raises(LedgerError, match="debited already"):
+        with pytest.raises(LedgerError, match="already debited"):
             again.reserve(RELEASE, run="one", request=request)
-        with pytest.raises(LedgerError, match="awaits no such reply"):
+        with pytest.raises(LedgerError, match="does not await this reply"):
             again.store_reply(request, b"other noise")
     assert SQLiteLedger(path).head == head
     # The same round of another run, and another round of the same one, are others.
@@ -73,19 +73,19 @@ def test_a_round_is_debited_and_answered_once(path, ledger):
 def test_another_process_is_seen_before_a_round_is_debited(path, ledger):
     other = SQLiteLedger(path)
     other.reserve(RELEASE, run="one", request=REQUEST)
-    with pytest.raises(LedgerError, match="debited already"):
+    with pytest.raises(LedgerError, match="already debited"):
         ledger.reserve(RELEASE, run="one", request=REQUEST)
     other.store_reply(REQUEST, b"noised")
-    with pytest.raises(LedgerError, match="awaits no such reply"):
+    with pytest.raises(LedgerError, match="does not await this reply"):
         ledger.store_reply(REQUEST, b"other noise")
     assert SQLiteLedger(path).filter.spent.total() == 1
 
 
 def test_a_reply_needs_its_debit(path, ledger):
-    with pytest.raises(LedgerError, match="awaits no such reply"):
+    with pytest.raises(LedgerError, match="does not await this reply"):
         ledger.store_reply(REQUEST, b"unpaid")
     ledger.reserve(RELEASE, run="one", request=REQUEST)
-    with pytest.raises(LedgerError, match="awaits no such reply"):
+    with pytest.raises(LedgerError, match="does not await this reply"):
         ledger.store_reply(RoundRequest("one", 0, OTHER), b"unpaid")
     assert SQLiteLedger(path).read_reply(REQUEST) is None
 
@@ -192,7 +192,7 @@ def test_a_reply_that_is_gone_is_lost_and_its_debit_is_not(path, answered):
     assert again.read_reply(REQUEST) is None
     assert again.find_round("one", 0).reply is not None
     assert again.filter.spent.total() == 1
-    with pytest.raises(LedgerError, match="awaits no such reply"):
+    with pytest.raises(LedgerError, match="does not await this reply"):
         again.store_reply(REQUEST, b"other noise")
 
 
@@ -253,7 +253,7 @@ def test_contradicting_entries_are_refused(path, answered):
         f'"broadcast": "{FIRST}", "reply": "{OTHER}"}}'
     )
     HashChain(path).append(answered._last, lambda _: [body])
-    with pytest.raises(LedgerError, match="contradicts an earlier one"):
+    with pytest.raises(LedgerError, match="contradicts an earlier entry"):
         SQLiteLedger(path)
 
 

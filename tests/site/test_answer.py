@@ -219,7 +219,7 @@ def test_nothing_leaves_unless_its_head_is_known_elsewhere(trial, site):
 
 def test_a_site_needs_the_head(trial):
     trial.settings.head.unlink()
-    with pytest.raises(InputError, match="holds the newest head"):
+    with pytest.raises(InputError, match="newest head of the ledger"):
         Site(trial.settings)
 
 

@@ -84,7 +84,7 @@ def test_accept_refuses_what_the_site_could_not_serve(tmp_path):
     settings = ("--settings", trial.toml, "--yes")
     assert "is not what its settings imply" in refused("site", "accept", forged, *settings)
     heart_plan(method="fedavg").save(tmp_path / "fedavg.json")
-    assert "no guarantee" in refused("site", "accept", tmp_path / "fedavg.json", *settings)
+    assert "no privacy guarantee" in refused("site", "accept", tmp_path / "fedavg.json", *settings)
     heart_plan(delta=1e-3).save(tmp_path / "delta.json")
     assert "its ledger has delta" in refused("site", "accept", tmp_path / "delta.json", *settings)
     assert SiteSettings.load_toml(trial.toml).accepted is None
@@ -99,7 +99,7 @@ def test_accept_writes_the_first_head_and_never_another(tmp_path):
     with Site(trial.settings) as site:
         site.answer(trial.broadcast(0))
     trial.settings.head.unlink()
-    assert "holds the newest head" in refused("site", "accept", plan, *settings)
+    assert "newest head of the ledger" in refused("site", "accept", plan, *settings)
     trial.settings.head.write_text("0" * 64)
     assert "an older or another copy" in refused("site", "accept", plan, *settings)
 
@@ -127,9 +127,9 @@ def test_status_tells_budget_rounds_and_refusals(tmp_path):
     assert "2 of at most 6 answered" in text
     assert "1 malformed" in text
     trial.settings.head.write_text("0" * 64)
-    assert "OLDER" in run("site", "status", *settings).stdout
+    assert "NEWER than the ledger" in run("site", "status", *settings).stdout
     trial.settings.plan.unlink()
-    assert "none that can be used" in run("site", "status", *settings).stdout
+    assert "none usable" in run("site", "status", *settings).stdout
 
 
 def test_status_names_rounds_that_were_paid_and_have_no_reply(tmp_path, monkeypatch):

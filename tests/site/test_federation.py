@@ -68,7 +68,7 @@ class FrameTransport:
             answer,
             client=number,
             broadcast=broadcast,
-            asked=frame_digest(frame),
+            broadcast_digest=frame_digest(frame),
             verify=self.trials[number].verify,
         )
         if isinstance(received, Refusal):

@@ -42,9 +42,13 @@ def test_it_says_what_an_officer_needs(trial):
     for phrase in (
         *("Privacy budget of cleveland", "2026-11-03 12:00:00 UTC", "Budget ε = 1"),
         *("Left 67 %", "Rounds answered 2 of 6", "Rounds left 4", "Refused 3"),
-        *("the reply is lost or could not be computed: round 2", "enough for the rest of the"),
+        *("the reply was lost or could not be computed: round 2", "covers the rest of the"),
         *("the server sees", "nobody sees", "Budget levels", trial.ledger.head),
-        *(trial.settings.accepted, "It was no message of the known form", "debited for another"),
+        *(
+            trial.settings.accepted,
+            "not in the expected format, or too long",
+            "debited for another",
+        ),
     ):
         assert phrase in text
 
@@ -77,7 +81,7 @@ def test_it_warns(trial):
     heart_plan(rounds=3).save(trial.settings.plan)
     assert "is not the one that was accepted" in render_site_page(read_status(trial.settings))
     trial.settings.plan.unlink()
-    assert "no plan that can be used" in render_site_page(read_status(trial.settings))
+    assert "There is no usable plan" in render_site_page(read_status(trial.settings))
 
 
 def test_the_command_writes_it(tmp_path, trial):

@@ -15,7 +15,7 @@ from pacdp.data import load_dataset, partition_records
 from pacdp.data.records import Records
 from pacdp.errors import InputError, PacdpError
 from pacdp.federation import Plan, Population, make_plan
-from pacdp.federation.verification import population_of, verify_plan
+from pacdp.federation.verification import reconstruct_population, verify_plan
 from pacdp.federation.wire import plan_digest
 from pacdp.plugins import hash_module, import_pinned
 from pacdp.site import Site, SiteSettings
@@ -77,7 +77,7 @@ def test_units_are_part_of_the_population():
     )
     plan = heart_plan(population=population)
     verify_plan(plan)
-    assert population_of(plan) == population
+    assert reconstruct_population(plan) == population
 
 
 def verify_changed(folder, plan, change):
@@ -172,19 +172,19 @@ def test_records_with_other_budgets_are_refused(tmp_path):
 
 def test_only_the_accepted_plan_is_used(tmp_path):
     trial = make_trial(tmp_path, accepted=False)
-    with pytest.raises(InputError, match="is not accepted yet"):
+    with pytest.raises(InputError, match="has not been accepted yet"):
         Site(trial.settings)
     record_acceptance(trial.toml, plan_digest(trial.plan))
     Site(trial.settings).close()
     heart_plan(rounds=3).save(trial.settings.plan)
-    with pytest.raises(InputError, match="is not the plan that was accepted"):
+    with pytest.raises(InputError, match="changed since it was accepted"):
         Site(trial.settings)
 
 
 def test_methods_without_a_guarantee_are_refused(tmp_path):
     trial = make_trial(tmp_path)
     heart_plan(method="fedavg").save(trial.settings.plan)
-    with pytest.raises(InputError, match="has no guarantee"):
+    with pytest.raises(InputError, match="has no privacy guarantee"):
         Site(trial.settings)
 
 
@@ -257,7 +257,7 @@ def test_code_that_has_changed_is_another_agreement(tmp_path, plugin):
     changed = hashlib.sha256(plugin.read_bytes()).hexdigest()
     trial.toml.write_text(trial.toml.read_text().replace(digest, changed))
     # The owner allows the new file, but has accepted the plan with the old one.
-    with pytest.raises(InputError, match="its plug-ins or pacdp's version are others"):
+    with pytest.raises(InputError, match="its plug-ins or the version of pacdp changed"):
         Site(trial.settings)
 
 
@@ -311,7 +311,7 @@ def test_modules_that_happen_to_be_imported_are_no_plug_ins(tmp_path, change):
 def test_no_name_in_a_plan_can_look_like_another_topic(tmp_path):
     plan = heart_plan()
     false = "heart\x1b[8m\r\nprivacy  ε = 0.001\u202e"
-    population = replace(population_of(plan), data=false)
+    population = replace(reconstruct_population(plan), data=false)
     made = make_plan(plan.recipe, plan.algorithm, population, 0)
     make_trial(tmp_path, made, accepted=False)
     rows = propose_plan(tmp_path / "plan.json", tmp_path / "site.toml").describe()
@@ -389,7 +389,7 @@ def test_acceptance_keeps_the_rest_of_the_file(tmp_path):
 def test_files_that_others_can_use_are_refused(tmp_path, name, mode):
     trial = make_trial(tmp_path)
     getattr(trial.settings, name).chmod(mode)
-    with pytest.raises(InputError, match=r"others can use it .* must have mode 600"):
+    with pytest.raises(InputError, match=r"is accessible to other users .* must have mode 600"):
         Site(trial.settings)
 
 

@@ -93,7 +93,7 @@ class Trial:
             answer,
             client=self.number,
             broadcast=broadcast,
-            asked=frame_digest(frame),
+            broadcast_digest=frame_digest(frame),
             verify=self.verify,
         )
 

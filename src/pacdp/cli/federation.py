@@ -1,4 +1,4 @@
-"""``pacdp federation``: make a federation, run it, watch it and verify it."""
+"""``pacdp federation``: create, run, monitor and verify a federation."""
 
 import logging
 import sys
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Make, run, watch and verify a federation of sites and a coordinator.",
+    help="Create, run, monitor and verify a federation of sites and a coordinator.",
 )
 
 Folder = Annotated[
-    Path, Argument(metavar="DIR", help="The folder of the federation, made by init.")
+    Path, Argument(metavar="DIR", help="The folder of the federation, created by init.")
 ]
 
 
@@ -45,7 +45,7 @@ def init(
     ),
     interval: Annotated[
         float | None,
-        Option(help="Seconds after which sites answer; default: each site measures it."),
+        Option(help="Minimum response time of sites in seconds; default: as measured."),
     ] = None,
     deadline: Annotated[float, Option(help="Seconds that the sites have for a round.")] = 300.0,
     minimum: Annotated[
@@ -76,16 +76,16 @@ def init(
         port=port,
     )
     with show_progress() as progress:
-        made, plan = create_federation(folder, request, progress=progress)
-    sent = formatting.format_count(len(plan.clients), "site")
+        created, plan = create_federation(folder, request, progress=progress)
+    count = formatting.format_count(len(plan.clients), "site")
     print_rows(
         {
             "run": plan.run,
-            "sites": f"{sent}: {', '.join(client.name for client in plan.clients)}",
-            "rounds": f"{plan.rounds}, at least {made.load_settings().minimum} replies each",
+            "sites": f"{count}: {', '.join(client.name for client in plan.clients)}",
+            "rounds": f"{plan.rounds}, at least {created.load_settings().minimum} replies each",
             "privacy": str(plan.planned_guarantee(0)) + " at the first site",
-            "for a trial": "this machine holds the records of all sites, and the plan is accepted "
-            "for all of them; real sites accept it themselves (pacdp site accept)",
+            "for a trial": "this machine holds the records of all sites, and the plan was accepted "
+            "on their behalf; real sites accept it themselves (pacdp site accept)",
             "start it": f"pacdp federation up {folder}",
         }
     )
@@ -95,24 +95,24 @@ def init(
 def server(
     folder: Annotated[Path, Argument(metavar="DIR", help="The new folder, on the server.")],
     plan: Annotated[Path, Option(help="The plan.")],
-    key: Annotated[Path, Option(help="The coordinator's key, made by pacdp site key.")],
+    key: Annotated[Path, Option(help="The coordinator's key, created by pacdp site key.")],
     site: Annotated[
         list[str], Option(metavar="NAME=KEY", help="A client and its public key. Repeatable.")
     ],
     host: Annotated[str, Option(metavar="NAME", help="Name or address of this machine.")],
-    port: Annotated[int, Option(help="Port at which sites reach it.")] = 9092,
+    port: Annotated[int, Option(help="Port on which sites reach it.")] = 9092,
     minimum: Annotated[
         int | None, Option(help="Replies that a round needs; default: half of the sites.")
     ] = None,
     deadline: Annotated[float, Option(help="Seconds that the sites have for a round.")] = 300.0,
 ) -> None:
-    """Write what the server of a real federation needs: settings, certificates, app and units."""
+    """Write the server's files for a real federation: settings, certificates, app and units."""
     from pacdp.deployment.kits import create_server
     from pacdp.errors import InputError
 
     sites = dict(pair.rpartition("=")[::2] for pair in site)
     if len(sites) < len(site):
-        raise InputError("--site: a name comes twice, must come once")
+        raise InputError("--site: two have the same name; each client needs exactly one")
     create_server(
         folder,
         plan=plan,
@@ -130,10 +130,10 @@ def server(
 def node(
     folder: Annotated[Path, Argument(metavar="DIR", help="The new folder, on the site's machine.")],
     site: Annotated[str, Option(metavar="NAME", help="Name of this client in the plan.")],
-    server: Annotated[str, Option(metavar="HOST:PORT", help="Where the server is reached.")],
+    server: Annotated[str, Option(metavar="HOST:PORT", help="Address of the server.")],
     coordinator: Annotated[str, Option(metavar="KEY", help="The coordinator's public key.")],
 ) -> None:
-    """Write what a site of a real federation needs: keys, settings and units."""
+    """Write a site's files for a real federation: keys, settings and units."""
     from pacdp.deployment.kits import create_node
 
     public = create_node(folder, site=site, server=server, coordinator=coordinator)
@@ -149,21 +149,19 @@ def node(
 @app.command()
 def up(
     folder: Folder,
-    detach: Annotated[
-        bool, options.flag("--detach", "Leave it running in the background.")
-    ] = False,
+    detach: Annotated[bool, options.flag("--detach", "Run in the background.")] = False,
     timeout: Annotated[
-        float | None, Option(help="Give up after so many seconds; the run can be resumed.")
+        float | None, Option(help="Stop after this many seconds; the run can be resumed.")
     ] = None,
     transport: Annotated[
         str,
         Option(
             metavar="flower|direct",
-            help="How messages travel: by Flower over TLS, or by a relay on this machine only.",
+            help="How messages are carried: by Flower over TLS, or by a local relay.",
         ),
     ] = "flower",
 ) -> None:
-    """Start all processes on this machine, until the run has ended; start again to resume it."""
+    """Run all processes on this machine until the run has ended; run again to resume."""
     from pacdp.deployment.layout import FederationFolder
     from pacdp.deployment.running import ENDED, STOPPED, run_federation, start_detached
     from pacdp.deployment.supervisor import ProcessFailedError
@@ -171,14 +169,14 @@ def up(
     path = FederationFolder(folder.resolve())
     try:
         if detach:
-            given = [] if timeout is None else ["--timeout", str(timeout)]
-            supervisor = start_detached(path, ["--transport", transport, *given])
+            options_given = [] if timeout is None else ["--timeout", str(timeout)]
+            supervisor = start_detached(path, ["--transport", transport, *options_given])
             typer.echo(
-                f"{path.load_settings().run}: runs in the background (process {supervisor.pid}); "
+                f"{path.load_settings().run}: running in the background (PID {supervisor.pid}); "
                 f"see pacdp federation status {folder}"
             )
             return
-        code = run_federation(path, transport=transport, timeout=timeout, say=typer.echo)
+        code = run_federation(path, transport=transport, timeout=timeout, report=typer.echo)
     except ProcessFailedError as error:
         typer.echo(f"pacdp: {error}", err=True)
         raise typer.Exit(1) from None
@@ -192,19 +190,19 @@ def up(
 
 @app.command()
 def down(folder: Folder) -> None:
-    """End all processes of a federation; its run can be resumed."""
+    """Stop all processes of a federation; its run can be resumed."""
     from pacdp.deployment.layout import FederationFolder
     from pacdp.deployment.supervisor import stop_federation
 
     path = FederationFolder(folder.resolve())
     path.load_settings()
-    ended = stop_federation(path)
-    typer.echo(f"ended: {', '.join(ended)}" if ended else "nothing was running")
+    stopped = stop_federation(path)
+    typer.echo(f"stopped: {', '.join(stopped)}" if stopped else "nothing was running")
 
 
 @app.command()
 def status(folder: Folder, as_json: options.Json = False) -> None:
-    """Show rounds, answers, refusals and bytes, and what each site has spent."""
+    """Show rounds, answers, refusals, traffic and each site's spending."""
     from pacdp.deployment.layout import FederationFolder
     from pacdp.deployment.status import read_federation
 
@@ -217,7 +215,7 @@ def status(folder: Folder, as_json: options.Json = False) -> None:
 
 @app.command()
 def verify(folder: Folder, as_json: options.Json = False) -> None:
-    """Check that all ledgers, the answers kept in them, the run's log and the model agree."""
+    """Check that all ledgers, their stored replies, the run's log and the model agree."""
     from pacdp.deployment.layout import FederationFolder
     from pacdp.deployment.verification import DisagreementError, verify_federation
 
@@ -254,26 +252,22 @@ def serve(
         Option("--settings", metavar="FILE", help="The coordinator's settings."),
     ] = Path("coordinator.toml"),
 ) -> None:
-    """Coordinate the rounds of a run, until it has ended; start it again to resume it."""
+    """Coordinate the rounds of a run until it has ended; start it again to resume."""
     from pacdp.coordinator import Coordinator, CoordinatorSettings, RunFailedError, StoppedError
-    from pacdp.federation import RoundResult
+    from pacdp.deployment.running import describe_round
 
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
     coordinator = Coordinator(CoordinatorSettings.load_toml(settings))
     plan = coordinator.plan
-
-    def show(row: RoundResult) -> None:
-        metrics = "".join(f", {name} {value:.4g}" for name, value in row.metrics.items())
-        typer.echo(
-            f"round {row.round} of {plan.rounds}: {row.answered} of {row.asked} replied{metrics}"
-        )
-
     ready = (
         f"{plan.run}: {formatting.format_count(plan.rounds, 'round')}, "
-        f"{coordinator.log.count_closed()} closed; relays ask at {coordinator.settings.socket}"
+        f"{coordinator.log.count_closed()} closed; listening on {coordinator.settings.socket}"
     )
     try:
-        coordinator.serve(on_ready=lambda: typer.echo(ready), on_round=show)
+        coordinator.serve(
+            on_ready=lambda: typer.echo(ready),
+            on_round=lambda row: typer.echo(describe_round(row, plan.rounds)),
+        )
     except StoppedError as error:
         typer.echo(f"pacdp: {error}", err=True)
         raise typer.Exit(143) from None

@@ -1,4 +1,4 @@
-"""``pacdp site``: accept a plan, answer a server, and see what was spent."""
+"""``pacdp site``: accept a plan, answer a server, and show the spending."""
 
 import logging
 import sys
@@ -14,7 +14,7 @@ from pacdp.errors import InputError
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Hold a client's records and ledger in a process of its own that answers a server.",
+    help="Run the process that holds a client's records and ledger and answers a server.",
 )
 
 SettingsPath = Annotated[
@@ -25,9 +25,9 @@ DEFAULT_SETTINGS = Path("site.toml")
 
 @app.command()
 def accept(
-    plan: Annotated[Path, Argument(metavar="PLAN", help="The plan, as its maker sent it.")],
+    plan: Annotated[Path, Argument(metavar="PLAN", help="The plan, as received.")],
     settings: SettingsPath = DEFAULT_SETTINGS,
-    yes: Annotated[bool, options.flag("--yes", "Accept without being asked.")] = False,
+    yes: Annotated[bool, options.flag("--yes", "Accept without confirmation.")] = False,
 ) -> None:
     """Show what a plan asks of this site, and record its hash if you agree."""
     from pacdp.site.acceptance import propose_plan
@@ -36,7 +36,9 @@ def accept(
     print_rows(proposal.describe())
     if not yes:
         if not sys.stdin.isatty():
-            raise InputError("accept: nobody can be asked here; use --yes if you agree")
+            raise InputError(
+                "accept: cannot ask for consent without a terminal; use --yes if you agree"
+            )
         if not typer.confirm("Do you agree?"):
             typer.echo("not accepted")
             raise typer.Exit(1)
@@ -46,14 +48,15 @@ def accept(
 
 @app.command()
 def serve(settings: SettingsPath = DEFAULT_SETTINGS) -> None:
-    """Answer the server at the socket, until SIGTERM."""
+    """Answer the server on the socket until SIGTERM."""
     from pacdp.site import Site, SiteSettings
     from pacdp.site import serve as serve_site
 
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
     with Site(SiteSettings.load_toml(settings)) as site:
         ready = (
-            f"{site.settings.client}: answers at {site.settings.socket}, every {site.interval:g} s"
+            f"{site.settings.client}: listening on {site.settings.socket}, answers after "
+            f"{site.interval:g} s"
         )
         serve_site(site, on_ready=lambda: typer.echo(ready))
 
@@ -67,7 +70,7 @@ def status(
         Option("--html", metavar="FILE", help="Also write a page for the data-protection officer."),
     ] = None,
 ) -> None:
-    """Show the budget, what is spent, the rounds that were answered, and refusals."""
+    """Show the budget, the spending, the answered rounds and the refusals."""
     from pacdp.site import SiteSettings
     from pacdp.site.status import read_status
 
@@ -85,8 +88,8 @@ def status(
 
 
 @app.command()
-def key(path: Annotated[Path, Argument(metavar="FILE", help="The new file of the key.")]) -> None:
-    """Create a key to sign with, and print its public key."""
+def key(path: Annotated[Path, Argument(metavar="FILE", help="The new key file.")]) -> None:
+    """Create a signing key, and print its public key."""
     from pacdp.keys import create_key
 
     typer.echo(create_key(path))
@@ -95,19 +98,19 @@ def key(path: Annotated[Path, Argument(metavar="FILE", help="The new file of the
 def _to_rows(state: dict[str, Any]) -> dict[str, str]:
     plan, budget = state["plan"], state["budget"]
     terms = f"δ = {budget['delta']:g}, {budget['adjacency']} of a {budget['unit']}"
-    running = {True: "yes", False: "no", None: "unknown: this user may not use the socket"}
+    running = {True: "yes", False: "no", None: "unknown: no access to the socket"}
     heads = {
-        "known": "as on the other medium, or newer",
-        "missing": "cannot be compared: the file on the other medium is missing",
-        "stale": "OLDER than on the other medium: everything is refused; restore the newest ledger",
+        "known": "matches the ledger, or an older entry of it",
+        "missing": "cannot be read, so an older ledger would go unnoticed",
+        "stale": "NEWER than the ledger: everything is refused; restore the newest ledger",
     }
     rows = {"client": state["client"], "running": running[state["running"]]}
     if "error" in plan:
-        rows["plan"] = f"none that can be used ({plan['error']})"
+        rows["plan"] = f"none usable ({plan['error']})"
     else:
         rows["plan"] = f"{plan['run']}, {'accepted' if plan['accepted'] else 'NOT accepted'}"
         rows["rounds"] = (
-            f"{plan['answered']} of at most {plan['participations']} answered, the last one "
+            f"{plan['answered']} of at most {plan['participations']} answered; last answered: "
             f"{plan['last_round'] or '-'} of {plan['rounds']}"
         )
         for name, meaning in (

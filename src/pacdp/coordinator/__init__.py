@@ -1,4 +1,4 @@
-"""The coordinator of a federation: the server, as a process whose sites are elsewhere."""
+"""The coordinator of a federation: the server as a process, with sites on other machines."""
 
 from pacdp.coordinator.coordinator import Coordinator
 from pacdp.coordinator.log import RunLog

@@ -1,7 +1,7 @@
-"""The coordinator: runs the rounds of a federation whose sites are elsewhere.
+"""The coordinator: runs the rounds of a federation whose sites are separate processes.
 
-It holds nothing secret but its key. The sites trust it with nothing: they enforce their budgets
-themselves. Its state follows from its log, so it can be killed at any moment and started again.
+Its key is its only secret. The sites do not trust it: they enforce their budgets themselves. Its
+state is derived from its log, so it can be killed and restarted at any time.
 """
 
 from collections.abc import Callable
@@ -61,8 +61,8 @@ class Coordinator:
     ) -> RunResult:
         """Run all rounds that are not in the log yet, and write the results.
 
-        Must be called in the main thread. After SIGTERM it raises StoppedError, and if too few
-        sites reply, RunFailedError; the run goes on when it is served again.
+        Must be called in the main thread. It raises StoppedError after SIGTERM, and RunFailedError
+        if too few sites reply; calling it again resumes the run.
         """
         settings = self.settings
         lock = lock_exclusively(settings.log, "another coordinator uses this log")
@@ -82,23 +82,23 @@ class Coordinator:
                     result = self._run(transport, ledgers, self.plan.rounds, on_round)
                 except RunFailedError as error:
                     self.log.failure = str(error)
-                    transport.say_farewell("failed")
+                    transport.announce_end("failed")
                     raise
                 write_result(settings.results, result)
-                transport.say_farewell("ended")
+                transport.announce_end("ended")
                 return result
         finally:
             lock.release()
 
     def replay(self) -> RunResult:
-        """Compute the result again from the log, as far as rounds are closed."""
+        """Recompute the result of all closed rounds from the log."""
         ledgers = self._make_ledgers()
         transport = LoggedTransport(self._wire, self.log, ledgers)
         return self._run(transport, ledgers, self.log.count_closed(), lambda row: None)
 
     def _make_ledgers(self) -> list[Ledger | None]:
-        """Return ledgers of what the sites have paid for, as far as their answers tell."""
-        return [require_ledger(self.plan, who, None) for who in range(len(self.plan.clients))]
+        """Return new ledgers, which track the sites' spending as implied by their answers."""
+        return [require_ledger(self.plan, client, None) for client in range(len(self.plan.clients))]
 
     def _run(
         self,
@@ -133,23 +133,25 @@ class Coordinator:
 
 
 def _make_verifiers(plan: Plan, settings: CoordinatorSettings) -> list[Verify]:
-    """Return how the signatures of each client are verified."""
+    """Return a function for each client that verifies its signatures."""
     names = [client.name for client in plan.clients]
     for name in settings.sites:
         if name not in names:
-            raise InputError(f"sites.{name}: is no client of the plan")
+            raise InputError(f"sites.{name}: is not a client of the plan")
     for name in names:
         if name not in settings.sites:
-            raise InputError(f"sites.{name}: is missing; must be the public key of this client")
+            raise InputError(
+                f"sites.{name}: is missing; each client of the plan needs a public key"
+            )
     return [make_verifier(settings.sites[name], where=f"sites.{name}") for name in names]
 
 
 def _read_model(path: Path, like: Tensors) -> Tensors:
-    """Read an initial model, which must have the shapes of the plan's."""
+    """Read an initial model, which must match the model of the plan."""
     try:
         model = load_file(path)
     except Exception as error:  # a damaged file can fail in any way
-        raise DataError(f"{path}: is no model ({error})") from None
+        raise DataError(f"{path}: is not a model ({error})") from None
     if {n: v.shape for n, v in model.items()} != {n: v.shape for n, v in like.items()}:
-        raise DataError(f"{path}: is no model of this plan")
+        raise DataError(f"{path}: does not match the model of the plan")
     return {name: model[name] for name in like}

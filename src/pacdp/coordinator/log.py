@@ -1,8 +1,8 @@
 """The log of a run: every broadcast and every answer, in one SQLite file.
 
-A broadcast is committed before it is sent, and a reply when it arrives. The state of the server
-follows from the log, so a coordinator that was killed replays it and goes on, and anybody who has
-the log can compute the model again.
+A broadcast is committed before it is sent, and a reply when it arrives. The state of the server is
+derived from the log: a coordinator that was killed replays it and continues, and anyone who has the
+log can recompute the model.
 """
 
 import json
@@ -29,7 +29,7 @@ CREATE TABLE results (round INTEGER PRIMARY KEY, result TEXT NOT NULL);
 
 
 class RunLog:
-    """The log of one run of one plan, whose digest must not change.
+    """The log of one run of one plan, identified by its digest.
 
     >>> import tempfile
     >>> log = RunLog(Path(tempfile.mkdtemp()) / "run.db", run="heart", digest="0" * 64)
@@ -43,16 +43,16 @@ class RunLog:
         self.path = path
         with self._open() as database:
             if not database.execute("SELECT 1 FROM sqlite_master").fetchone():
-                # One transaction: no file has half of the tables.
+                # In one transaction, so that no file has only some of the tables.
                 database.executescript(f"BEGIN;{_SCHEMA}")
                 database.execute("INSERT INTO run VALUES (?, ?, NULL)", (run, digest))
             known = database.execute("SELECT run, plan FROM run").fetchone()
         if known != (run, digest):
-            raise DataError(f"{path}: is the log of another plan, must be of {run}")
+            raise DataError(f"{path}: is the log of another plan; must be that of {run}")
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
-        """Open the file for one transaction, which is on the disk when this ends."""
+        """Open the file for one transaction, which is on disk when the context exits."""
         try:
             with closing(sqlite3.connect(self.path, timeout=30)) as database:
                 database.execute("PRAGMA synchronous = EXTRA")
@@ -62,7 +62,7 @@ class RunLog:
             raise DataError(f"{self.path}: cannot be used as the log of a run ({error})") from None
 
     def find_broadcast(self, number: int) -> bytes | None:
-        """Return the broadcast of a round, or None if there was none yet."""
+        """Return the broadcast of a round; None if there is none yet."""
         with self._open() as database:
             row = database.execute(
                 "SELECT frame FROM broadcasts WHERE round = ?", (number,)
@@ -88,13 +88,13 @@ class RunLog:
             database.execute("INSERT INTO answers VALUES (?, ?, NULL, ?)", (number, client, frame))
 
     def is_closed(self, number: int) -> bool:
-        """Whether no further answer to a round counts."""
+        """Whether a round is closed, so that no further answers are accepted."""
         with self._open() as database:
             row = database.execute("SELECT 1 FROM closed WHERE round = ?", (number,)).fetchone()
         return row is not None
 
     def close_round(self, number: int, refusals: Mapping[int, tuple[str, bytes]]) -> None:
-        """Close a round, with the refusals of its clients: their codes and their bytes."""
+        """Close a round; ``refusals`` are the codes and the bytes of its refusals, by client."""
         with self._open() as database:
             database.executemany(
                 "INSERT INTO answers VALUES (?, ?, ?, ?)",
@@ -103,7 +103,7 @@ class RunLog:
             database.execute("INSERT INTO closed VALUES (?)", (number,))
 
     def results(self) -> list[RoundResult]:
-        """Return the results of all rounds that were evaluated, in their order."""
+        """Return the results of all evaluated rounds, in order."""
         with self._open() as database:
             rows = database.execute("SELECT result FROM results ORDER BY round").fetchall()
         return [RoundResult.from_json(json.loads(text)) for (text,) in rows]
@@ -120,7 +120,7 @@ class RunLog:
             return int(database.execute("SELECT COUNT(*) FROM closed").fetchone()[0])
 
     def count_answers(self) -> dict[int, Counter[str]]:
-        """Count the answers of each client by code, replies by the empty one."""
+        """Count the answers of each client by code; replies have an empty code."""
         counts: dict[int, Counter[str]] = {}
         with self._open() as database:
             rows = database.execute(
@@ -131,7 +131,7 @@ class RunLog:
         return counts
 
     def measure_traffic(self, plan: Plan) -> Traffic:
-        """Count the messages and their bytes; a broadcast goes to all clients of its round."""
+        """Count messages and bytes; a broadcast counts once for each client of its round."""
         with self._open() as database:
             sent = database.execute("SELECT round, LENGTH(frame) FROM broadcasts").fetchall()
             answers, size = database.execute(
@@ -147,7 +147,7 @@ class RunLog:
 
     @property
     def failure(self) -> str | None:
-        """Why the run cannot go on, if it cannot."""
+        """Why the run failed; None if it has not."""
         with self._open() as database:
             return database.execute("SELECT failure FROM run").fetchone()[0]
 

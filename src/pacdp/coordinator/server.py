@@ -1,4 +1,4 @@
-"""A server whose broadcasts and results are kept in the log of the run."""
+"""A server that stores its broadcasts and results in the log of the run."""
 
 from collections.abc import Callable
 
@@ -15,9 +15,9 @@ from pacdp.keys import Sign
 
 
 class LoggedServer(Server):
-    """Commits each broadcast to the log before it is sent, and repeats those that are there.
+    """Commits each broadcast to the log before it is sent, and reuses those already in the log.
 
-    A broadcast in the log must be the one that follows from the answers before it.
+    A broadcast in the log must be consistent with the answers before it.
     """
 
     def __init__(
@@ -28,11 +28,11 @@ class LoggedServer(Server):
 
     @property
     def rounds(self) -> int:
-        """How many rounds are run: all of them, or those in the log."""
+        """The number of rounds to run: all of the plan's, or those in the log."""
         return self._rounds
 
     def broadcast(self, round: int) -> Broadcast:  # noqa: A002
-        """Return the broadcast of a round, as it is in the log."""
+        """Return the broadcast of a round, from the log if it is there."""
         asked = self.participants(round)
         if not asked:
             return super().broadcast(round)
@@ -41,7 +41,7 @@ class LoggedServer(Server):
             broadcast = super().broadcast(round)
             self._log.add_broadcast(round, self._wire.encode_broadcast(broadcast, sign=self._sign))
             return broadcast
-        # Signed by a key that may have been replaced since; what counts is what it says.
+        # The key that signed it may have been replaced since, so only the content is checked.
         sent = self._wire.decode_broadcast(frame, client=asked[0], verify=lambda *_: True)
         if sent.round != round or not self._follows(sent):
             raise DataError(
@@ -49,7 +49,7 @@ class LoggedServer(Server):
                 "answers before it"
             )
         for name, value in self._model.items():
-            # What was sent may have noise of its own.
+            # The model in a broadcast may contain noise that cannot be recomputed.
             value.copy_(sent.model[name])
         return sent
 
@@ -62,7 +62,7 @@ class LoggedServer(Server):
 
 
 class Recorder:
-    """Keeps the result of each round in the log, and does not evaluate a round twice."""
+    """Stores the result of each round in the log, and never evaluates a round twice."""
 
     def __init__(
         self, history: History, log: RunLog, on_round: Callable[[RoundResult], None]

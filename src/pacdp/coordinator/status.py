@@ -1,4 +1,4 @@
-"""The state of a run for its operator, read from the log."""
+"""The status of a run for its operator, read from the log."""
 
 from collections import Counter
 from typing import Any
@@ -12,7 +12,7 @@ from pacdp.sockets import is_listening
 
 
 def read_status(settings: CoordinatorSettings) -> dict[str, Any]:
-    """Return the state as plain values; it disturbs a running coordinator in no way."""
+    """Return the status as plain values, without affecting a running coordinator."""
     import_pinned(settings.modules)
     plan = Plan.load(settings.plan)
     digest = plan_digest(plan, settings.modules)

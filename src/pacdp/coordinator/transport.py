@@ -1,4 +1,4 @@
-"""A round as the coordinator sees it: sites answer through a relay, or not at all."""
+"""Transports of the coordinator: answers arrive through a relay, or are read from the log."""
 
 import logging
 import socket
@@ -7,24 +7,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pacdp.coordinator.log import RunLog
-from pacdp.coordinator.relaying import LARGEST_HEADER, RelayRequest, RoundState
 from pacdp.coordinator.settings import CoordinatorSettings
 from pacdp.errors import BudgetExceededError, InputError, PacdpError
 from pacdp.federation import Broadcast, Plan, Reply
 from pacdp.federation.client import freeze_sampled
 from pacdp.federation.messages import Answers, Refusal
-from pacdp.federation.wire import Code, Wire, WireError, frame_digest, sign_again
+from pacdp.federation.wire import Code, Wire, WireError, frame_digest, replace_signature
 from pacdp.keys import Sign, Verify
 from pacdp.privacy import Ledger
-from pacdp.sockets import PATIENCE_SECONDS, Listener, receive, receive_length, send_message
+from pacdp.relay_protocol import LARGEST_HEADER, RelayRequest, RoundState
+from pacdp.sockets import PEER_TIMEOUT_SECONDS, Listener, receive, receive_length, send_message
 
 _log = logging.getLogger(__name__)
-# Seconds for which a relay that has not heard of the end can still be told.
-_FAREWELL_SECONDS = 20.0
+# Seconds to wait for a relay's next request, which is answered with the end of the run.
+_ANNOUNCEMENT_SECONDS = 20.0
 
 
 class StoppedError(PacdpError):
-    """The coordinator was asked to stop; the run goes on when it is started again."""
+    """The coordinator was asked to stop; restarting it resumes the run."""
 
 
 class RunFailedError(PacdpError):
@@ -32,9 +32,9 @@ class RunFailedError(PacdpError):
 
 
 class LoggedTransport:
-    """Returns the answers in the log; those of further rounds are refused.
+    """Returns the answers of closed rounds from the log.
 
-    ``ledgers`` are charged with what the sites have paid for, as far as their answers tell.
+    The releases that these answers imply are charged to ``ledgers``.
     """
 
     def __init__(
@@ -56,15 +56,15 @@ class LoggedTransport:
         frames = self._log.answers(broadcast.round)
         # Signatures were verified on arrival, with keys that may have been replaced since.
         answers = {
-            who: self._read(frames[who], who, broadcast, verify=lambda *_: True)
-            for who in client_ids
-            if who in frames
+            client: self._read(frames[client], client, broadcast, verify=lambda *_: True)
+            for client in client_ids
+            if client in frames
         }
-        for who, answer in answers.items():
-            self._charge(who, answer, broadcast.round)
+        for client, answer in answers.items():
+            self._charge(client, answer, broadcast.round)
         return answers
 
-    def _asked(self, number: int) -> bytes:
+    def _read_broadcast(self, number: int) -> bytes:
         frame = self._log.find_broadcast(number)
         if frame is None:
             raise InputError(f"{self._log.path}: round {number + 1} has no broadcast")
@@ -73,18 +73,18 @@ class LoggedTransport:
     def _read(
         self, frame: bytes, client: int, broadcast: Broadcast, *, verify: Verify
     ) -> Reply | Refusal:
-        """Verify and decode an answer; what is wrong with it is a WireError."""
+        """Verify and decode an answer; raise WireError if it is invalid."""
         received = self._wire.decode_answer(
             frame,
             client=client,
             broadcast=broadcast,
-            asked=frame_digest(self._asked(broadcast.round)),
+            broadcast_digest=frame_digest(self._read_broadcast(broadcast.round)),
             verify=verify,
         )
         return received if isinstance(received, Refusal) else received.reply
 
     def _charge(self, client: int, answer: Reply | Refusal, number: int) -> None:
-        """Charge a reply, or one that was paid for and lost."""
+        """Charge a reply, including one that the site debited but lost."""
         plan, ledger = self._plan, self._ledgers[client]
         if ledger is None:
             return
@@ -99,15 +99,15 @@ class LoggedTransport:
             freeze_sampled(plan, client, ledger, releases)
             ledger.reserve(*releases, run=plan.run, label=plan.label)
         except (BudgetExceededError, InputError) as error:
-            # No honest site has paid for that.
+            # An honest site would not have sent this answer.
             _log.warning("round %d, %s: %s", number + 1, plan.clients[client].name, error)
 
 
 class RelayTransport(LoggedTransport):
     """Collects the answers of a round at the coordinator's socket, and adds them to the log.
 
-    A round is closed when all sites have answered, or at its deadline if it has the minimum of
-    replies. If all have answered and too few replied, the run has failed.
+    A round is closed when all sites have answered, or at its deadline if it has enough replies. The
+    run fails if all sites have answered and too few of them replied.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class RelayTransport(LoggedTransport):
         self._largest = LARGEST_HEADER + max(map(wire.largest_answer, range(len(self._names))))
 
     def ask(self, broadcast: Broadcast, client_ids: Sequence[int]) -> Answers:
-        """Return the answers of a round, once it is closed."""
+        """Return the answers of a round, after waiting until it is closed."""
         if not self._log.is_closed(broadcast.round):
             current = _OpenRound(broadcast, client_ids, set(self._log.answers(broadcast.round)))
             self._collect(current)
@@ -146,70 +146,76 @@ class RelayTransport(LoggedTransport):
                 return
             connection = self._listener.accept(None if overdue else deadline)
             if self._listener.stopped:
-                raise StoppedError(f"stopped in round {number}; start again to go on")
+                raise StoppedError(f"stopped in round {number}; start it again to resume")
             if connection is not None:
-                self._attend(connection, lambda request: self._advance(current, request, deadline))
+                self._handle_connection(
+                    connection, lambda request: self._handle_request(current, request, deadline)
+                )
             elif not enough:
                 _log.warning(
-                    "round %d: %d of %d replies at the deadline, %d are needed; waiting",
+                    "round %d: %d of %d replies at the deadline, %d needed; waiting for more",
                     *(number, len(current.replied), asked, needed),
                 )
         if len(current.replied) < needed:
             codes = ", ".join(sorted(code for code, _ in current.refusals.values()))
             raise RunFailedError(
-                f"round {number}: {len(current.replied)} of {asked} sites replied, {needed} are "
+                f"round {number}: {len(current.replied)} of {asked} sites replied, {needed} "
                 f"needed; the others refused: {codes}"
             )
 
-    def _attend(self, connection: socket.socket, respond: Callable[[RelayRequest], bytes]) -> bool:
-        """Answer the one request of a connection; False if that failed."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
+    def _handle_connection(
+        self, connection: socket.socket, respond: Callable[[RelayRequest], bytes]
+    ) -> bool:
+        """Answer the single request of a connection; return False if that failed."""
+        deadline = time.monotonic() + PEER_TIMEOUT_SECONDS
         try:
             with connection:
                 size = receive_length(connection, deadline)
                 if size > self._largest:
-                    raise InputError(f"{size} bytes are announced, at most {self._largest} allowed")
+                    raise InputError(f"announces {size} bytes, at most {self._largest} are allowed")
                 request = RelayRequest.decode(receive(connection, size, deadline))
                 content = respond(request)
-                connection.settimeout(PATIENCE_SECONDS)
+                connection.settimeout(PEER_TIMEOUT_SECONDS)
                 send_message(connection, content)
         except (OSError, InputError) as error:
             _log.info("connection: %s", error)
             return False
         return True
 
-    def _advance(self, current: "_OpenRound", request: RelayRequest, deadline: float) -> bytes:
-        """Take the answer in a request, if it counts, and return the state of the round."""
+    def _handle_request(
+        self, current: "_OpenRound", request: RelayRequest, deadline: float
+    ) -> bytes:
+        """Record the answer in a request, if it is wanted, and return the state of the round."""
         number = current.broadcast.round
         if request.site in self._names and request.round == number:
-            who = self._names.index(request.site)
-            if who in current.wanted:
-                self._take(current, who, request.answer)
+            client = self._names.index(request.site)
+            if client in current.wanted:
+                self._record_answer(current, client, request.answer)
         state = RoundState(
-            *("open", number, tuple(self._names[who] for who in current.wanted)),
+            *("open", number, tuple(self._names[client] for client in current.wanted)),
             max(0.0, deadline - time.monotonic()),
         )
         if request.round == number:
             return state.encode()
-        return state.encode(sign_again(self._asked(number), sign=self._sign))
+        return state.encode(replace_signature(self._read_broadcast(number), sign=self._sign))
 
-    def _take(self, current: "_OpenRound", who: int, frame: bytes) -> None:
-        number, name = current.broadcast.round, self._names[who]
+    def _record_answer(self, current: "_OpenRound", client: int, frame: bytes) -> None:
+        number, name = current.broadcast.round, self._names[client]
         try:
-            answer = self._read(frame, who, current.broadcast, verify=self._verifiers[who])
-            self._check_cost(who, answer)
+            answer = self._read(frame, client, current.broadcast, verify=self._verifiers[client])
+            self._check_cost(client, answer)
         except (WireError, BudgetExceededError) as error:
             _log.warning("round %d, %s: %s", number + 1, name, error)
             return
         if isinstance(answer, Reply):
-            self._log.add_reply(number, who, frame)
-            current.replied.add(who)
+            self._log.add_reply(number, client, frame)
+            current.replied.add(client)
         elif answer.reason != Code.BUSY:
-            _log.warning("round %d, %s: refuses: %s", number + 1, name, answer.reason)
-            current.refusals[who] = (answer.reason, frame)
+            _log.warning("round %d, %s: refused: %s", number + 1, name, answer.reason)
+            current.refusals[client] = (answer.reason, frame)
 
     def _check_cost(self, client: int, answer: Reply | Refusal) -> None:
-        """Refuse a reply that would exceed the plan's budget: no honest site sends it."""
+        """Refuse a reply that would exceed the plan's budget: an honest site would not send it."""
         ledger = self._ledgers[client]
         if ledger is None or isinstance(answer, Refusal):
             return
@@ -217,12 +223,12 @@ class RelayTransport(LoggedTransport):
         if not any(release.sampled for release in releases):
             ledger.filter.spend(*releases)
 
-    def say_farewell(self, state: str) -> None:
-        """Tell the relay how the run has ended, if it asks within a few seconds."""
+    def announce_end(self, state: str) -> None:
+        """Tell the relay the outcome of the run, if it asks within a few seconds."""
         message = RoundState(state, self._plan.rounds).encode()
-        deadline = time.monotonic() + _FAREWELL_SECONDS
+        deadline = time.monotonic() + _ANNOUNCEMENT_SECONDS
         while connection := self._listener.accept(deadline):
-            if self._attend(connection, lambda request: message):
+            if self._handle_connection(connection, lambda request: message):
                 return
 
 
@@ -239,4 +245,8 @@ class _OpenRound:
     @property
     def wanted(self) -> list[int]:
         """The clients that have not answered yet."""
-        return [who for who in self.asked if who not in self.replied and who not in self.refusals]
+        return [
+            client
+            for client in self.asked
+            if client not in self.replied and client not in self.refusals
+        ]

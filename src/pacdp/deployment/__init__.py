@@ -1,1 +1,1 @@
-"""A whole federation as a folder: written, started, watched, ended and verified by commands."""
+"""A whole federation in one folder: creating, running, stopping and verifying it."""

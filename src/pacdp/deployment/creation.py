@@ -1,4 +1,4 @@
-"""Writing the folder of a federation: everything that a trial on one machine needs, or nothing."""
+"""Creating the folder of a federation, with everything that a trial on one machine needs."""
 
 import os
 import shutil
@@ -15,16 +15,16 @@ from pacdp.deployment.kits import (
     list_modules,
     make_private_folder,
     make_settings,
+    write_folder_atomically,
     write_node,
     write_superlink,
-    write_whole_folder,
 )
 from pacdp.deployment.layout import (
     FederationFolder,
     FederationSettings,
+    format_toml,
     require_short_paths,
     require_site_names,
-    write_toml,
 )
 from pacdp.deployment.population import adapt_experiment, select_clients
 from pacdp.deployment.templates import write_container_files, write_units
@@ -43,7 +43,7 @@ from pacdp.storage import require_new_file
 
 @dataclass(frozen=True, kw_only=True)
 class FederationRequest:
-    """What a federation is made of."""
+    """The options of a new federation."""
 
     experiment: Experiment
     source: str
@@ -51,11 +51,11 @@ class FederationRequest:
     method: str | None = None
     seed: int = 0
     sites: Sequence[str] | None = None
-    """Some of the clients; None for all."""
+    """The clients that take part; None for all."""
     interval: float | None = None
     deadline: float = 300.0
     minimum: int | None = None
-    """Answers that a round needs; None for half of the sites."""
+    """Replies that a round needs; None for half of the sites."""
     host: str = "127.0.0.1"
     port: int = 9092
 
@@ -63,10 +63,10 @@ class FederationRequest:
 def create_federation(
     path: Path, request: FederationRequest, *, progress: Progress = ignore_progress
 ) -> tuple[FederationFolder, Plan]:
-    """Write the folder of a federation, whose plan every site has accepted.
+    """Create the folder of a federation whose sites have all accepted the plan.
 
-    It is for a trial: one person holds the records of all sites, and accepts for all of them.
-    Nothing is left behind if something is refused.
+    This is for trials: one person holds the records of all sites and accepts on their behalf. If
+    anything fails, nothing is left behind.
     """
     final = FederationFolder(require_new_file(path.resolve()))
     dataset, whole = read_data(request.experiment.data, seed=api.require_seed(request.seed))
@@ -83,13 +83,15 @@ def create_federation(
         progress=progress,
     )
     if not prepared.plan.algorithm.private:
-        raise InputError(f"method {prepared.plan.method}: has no guarantee, which no site accepts")
+        raise InputError(
+            f"method {prepared.plan.method}: has no privacy guarantee, so no site can accept it"
+        )
     settings = settings.model_copy(update={"run": prepared.plan.run})
 
     def write(beside: Path) -> None:
         _write(FederationFolder(beside), final, settings, prepared, dataset, request.interval)
 
-    write_whole_folder(final.path, write)
+    write_folder_atomically(final.path, write)
     return final, prepared.plan
 
 
@@ -118,7 +120,7 @@ def _write(
     dataset: Dataset,
     interval: float | None,
 ) -> None:
-    folder.settings_file.write_text(write_toml(settings.model_dump(mode="json")), encoding="utf-8")
+    folder.settings_file.write_text(format_toml(settings.model_dump(mode="json")), encoding="utf-8")
     prepared.plan.save(folder.plan)
     for name in ("coordinator", "sites", "heads", "logs", "flower"):
         make_private_folder(folder.path / name)
@@ -148,16 +150,14 @@ def _write_site(
     coordinator: str,
     interval: float | None,
 ) -> str:
-    """Write what a site needs, accept the plan for it, and return its public key."""
+    """Write the files of a site, accept the plan for it, and return its public key."""
     name = plan.clients[number].name
-    own = folder.site(name)
-    make_private_folder(own)
-    _write_records(own / "records.npz", records, unit=plan.unit)
-    budget, ledger = plan.budget(number), own / f"{name}.ledger"
+    site_folder = make_private_folder(folder.site(name))
+    _write_records(site_folder / "records.npz", records, unit=plan.unit)
+    budget, ledger = plan.budget(number), site_folder / f"{name}.ledger"
     assert budget is not None
     SQLiteLedger.create(ledger, client=name, budget=budget, levels=plan.level_budgets(number))
-    ledger.chmod(0o600)
-    public = create_key(own / "site.key")
+    public = create_key(site_folder / "site.key")
     values = {
         "client": name,
         "data": "records.npz",
@@ -171,7 +171,7 @@ def _write_site(
         "modules": list_modules(folder.plan),
     }
     toml = folder.site_settings(name)
-    toml.write_text(write_toml(values), encoding="utf-8")
+    toml.write_text(format_toml(values), encoding="utf-8")
     propose_plan(folder.plan, toml).accept()
     return public
 
@@ -183,12 +183,11 @@ def _write_coordinator(
     test: Records,
     keys: dict[str, str],
 ) -> None:
-    own = folder.coordinator
-    prepared.plan.save(own / "plan.json")
-    _write_records(own / "evaluation.npz", test, unit=prepared.plan.unit)
+    prepared.plan.save(folder.coordinator / "plan.json")
+    _write_records(folder.coordinator / "evaluation.npz", test, unit=prepared.plan.unit)
     warm = prepared.plan.hot_start is not None
     if warm:
-        save_file(prepared.initial, own / "initial.safetensors")
+        save_file(prepared.initial, folder.coordinator / "initial.safetensors")
     values = {
         "plan": "plan.json",
         "key": "coordinator.key",
@@ -202,13 +201,13 @@ def _write_coordinator(
         "modules": list_modules(folder.plan),
         "sites": keys,
     }
-    folder.coordinator_settings.write_text(write_toml(values), encoding="utf-8")
+    folder.coordinator_settings.write_text(format_toml(values), encoding="utf-8")
 
 
 def _write_flower(
     folder: FederationFolder, final: FederationFolder, settings: FederationSettings
 ) -> None:
-    """Write certificates, keys and the app; paths in them are those of the finished folder."""
+    """Write certificates, keys and the app; any paths in them refer to the final folder."""
     write_superlink(folder.flower / "superlink", folder.flower / "ca.key", [settings.host])
     make_private_folder(folder.flower / "nodes")
     for name in settings.sites:
@@ -220,10 +219,10 @@ def _write_flower(
 
 
 def _write_records(path: Path, records: Records, *, unit: str) -> None:
-    """Write original records; whoever reads them computes the features of the plan itself."""
+    """Write the original records; the plan's features are computed when they are read."""
     arrays = {"features": records.features, "labels": records.labels}
     if unit != "record":
-        # Where public test records have no units, each is its own.
+        # If the public test records have no units, each record is a unit.
         arrays["units"] = np.arange(len(records)) if records.units is None else records.units
     if records.budgets is not None:
         arrays["budgets"] = records.budgets

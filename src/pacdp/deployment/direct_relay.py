@@ -1,22 +1,22 @@
-"""A relay without Flower, for trials on one machine: from the coordinator's socket to the sites'.
+"""A relay without Flower, for trials on one machine: it connects the coordinator and the sites.
 
-It is what the apps of a transport are: it moves bytes, and is trusted with nothing. Every site is
-asked in a thread of its own, because its answers leave at intervals.
+Like Flower's apps, it only moves bytes and is not trusted. Each site is asked in a separate thread,
+because a site answers only after a fixed interval.
 """
 
-import json
 import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
-from pacdp.sockets import LENGTH, ask
+from pacdp.relay_protocol import RelayRequest, RoundState
+from pacdp.sockets import ask
 
-# Seconds between two questions to the coordinator, and before a site is asked again.
-_PAUSE, _RETRY = 0.1, 1.0
-# Sites compute, and wait for their interval.
-_PATIENCE = 3600.0
+# Seconds between polls of the coordinator, and before a site is asked again.
+_POLL_SECONDS, _RETRY_SECONDS = 0.1, 1.0
+# A site trains before it answers, and then waits for its interval to elapse.
+_SITE_TIMEOUT_SECONDS = 3600.0
+_COORDINATOR_TIMEOUT_SECONDS = 60.0
 
 
 class DirectRelay:
@@ -26,58 +26,54 @@ class DirectRelay:
         self._coordinator, self._sites = coordinator, sites
         self._round: int | None = None
         self._frame = b""
-        self._busy: dict[str, threading.Thread] = {}
-        self._end: str | None = None
+        self._threads: dict[str, threading.Thread] = {}
+        self._outcome: str | None = None
 
     def run(self) -> str:
-        """Return how the run has ended: ``ended`` or ``failed``."""
-        while self._end is None:
+        """Relay until the run is over, and return its outcome: ``ended`` or ``failed``."""
+        while self._outcome is None:
             try:
-                header, frame = self._call(self._round, None)
+                current, frame = self._call_coordinator(RelayRequest(self._round))
             except (OSError, ValueError):
-                # The coordinator is starting, or was killed and starts again.
-                time.sleep(_PAUSE)
+                # The coordinator is starting, or was killed and is being restarted.
+                time.sleep(_POLL_SECONDS)
                 continue
             if frame:
-                self._round, self._frame = header["round"], frame
-            if header["state"] == "open" and header["round"] == self._round:
-                for name in header["sites"]:
-                    self._start(name)
-            time.sleep(_PAUSE)
-        return self._end
+                self._round, self._frame = current.round, frame
+            if current.state == "open" and current.round == self._round:
+                for name in current.sites:
+                    self._start_asking(name)
+            time.sleep(_POLL_SECONDS)
+        return self._outcome
 
-    def _start(self, name: str) -> None:
-        """Ask a site, unless it is being asked."""
-        if name not in self._sites or (name in self._busy and self._busy[name].is_alive()):
+    def _start_asking(self, name: str) -> None:
+        """Ask a site in the background, unless a request to it is already pending."""
+        if name not in self._sites or (name in self._threads and self._threads[name].is_alive()):
             return
-        self._busy[name] = threading.Thread(
+        self._threads[name] = threading.Thread(
             target=self._ask, args=(name, self._round, self._frame), daemon=True
         )
-        self._busy[name].start()
+        self._threads[name].start()
 
     def _ask(self, name: str, number: int | None, frame: bytes) -> None:
         try:
-            answer = ask(self._sites[name], frame, timeout=_PATIENCE)
-            header, _ = self._call(number, name, answer)
+            answer = ask(self._sites[name], frame, timeout=_SITE_TIMEOUT_SECONDS)
+            current, _ = self._call_coordinator(RelayRequest(number, name, answer))
         except (OSError, ValueError):
-            # One of both is not there. The same frame can be sent again at no cost.
-            time.sleep(_RETRY)
+            # The site or the coordinator is down. Sending the same frame again costs nothing.
+            time.sleep(_RETRY_SECONDS)
             return
-        if header["round"] == number and name in header["sites"]:
-            # The answer did not count: the site was busy.
-            time.sleep(_RETRY)
+        if current.round == number and name in current.sites:
+            # The answer was not accepted: the site was busy.
+            time.sleep(_RETRY_SECONDS)
 
-    def _call(
-        self, number: int | None, site: str | None, answer: bytes = b""
-    ) -> tuple[dict[str, Any], bytes]:
-        text = json.dumps({"round": number, "site": site}).encode()
-        message = ask(self._coordinator, LENGTH.pack(len(text)) + text + answer, timeout=60.0)
-        end = LENGTH.size + LENGTH.unpack(message[: LENGTH.size])[0]
-        header = json.loads(message[LENGTH.size : end])
-        if header["state"] in ("ended", "failed"):
-            # The coordinator says so once, whoever asks.
-            self._end = header["state"]
-        return header, message[end:]
+    def _call_coordinator(self, request: RelayRequest) -> tuple[RoundState, bytes]:
+        message = ask(self._coordinator, request.encode(), timeout=_COORDINATOR_TIMEOUT_SECONDS)
+        current, frame = RoundState.decode(message)
+        if current.state in ("ended", "failed"):
+            # The coordinator announces the outcome only once, to whichever request comes next.
+            self._outcome = current.state
+        return current, frame
 
 
 def main() -> None:

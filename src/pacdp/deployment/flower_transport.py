@@ -1,4 +1,4 @@
-"""Flower's programs on one machine: started, and their run submitted until the coordinator ends."""
+"""Flower's programs on one machine, and its run, which is resubmitted while it is needed."""
 
 import json
 import os
@@ -14,10 +14,10 @@ from pacdp.flower import commands
 from pacdp.flower.commands import Command
 from pacdp.flower.environment import ensure_environment
 
-# Seconds until SuperLink listens, for one of Flower's commands, and between two looks at the runs.
-_START, _PATIENCE, _PAUSE = 120.0, 120.0, 20.0
-# SuperLink refuses a node that was killed for 45 seconds; until then it is started again and again.
-_NODE_PAUSE = 5.0
+# For SuperLink to listen, for one of Flower's commands, and between checks of Flower's run.
+_STARTUP_SECONDS, _COMMAND_TIMEOUT_SECONDS, _CHECK_SECONDS = 120.0, 120.0, 20.0
+# SuperLink rejects a node for 45 seconds after it was killed; it is restarted until it succeeds.
+_NODE_RESTART_SECONDS = 5.0
 
 
 class FlowerTransport:
@@ -31,70 +31,70 @@ class FlowerTransport:
         self._home = folder.flower / "home"
         self._address = f"127.0.0.1:{settings.port}"
         self._listing: subprocess.Popen[bytes] | None = None
-        self._look_at = 0.0
+        self._next_check = 0.0
 
     def start(self) -> None:
-        """Start everything, register the nodes that are not registered yet, and submit the run."""
-        self._supervisor.start([_role("superlink", self._superlink())])
-        if not self._supervisor.wait(self._is_listening, seconds=_START):
+        """Start all programs, register new nodes, and submit the run."""
+        self._supervisor.start([_make_role("superlink", self._superlink())])
+        if not self._supervisor.wait(self._is_listening, seconds=_STARTUP_SECONDS):
             if self._supervisor.stopped:
                 return
             raise ProcessFailedError(
-                f"superlink: does not listen at {self._address}; see {self._folder.logs}"
+                f"superlink: is not listening on {self._address}; see {self._folder.logs}"
             )
         self._register()
         nodes = [
-            _role(f"supernode {name}", self._supernode(number), pause=_NODE_PAUSE)
+            _make_role(f"supernode {name}", self._supernode(number), pause=_NODE_RESTART_SECONDS)
             for number, name in enumerate(self._settings.sites)
         ]
-        self._supervisor.start([_role("superexec", self._superexec()), *nodes])
+        self._supervisor.start([_make_role("superexec", self._superexec()), *nodes])
         self._submit()
 
-    def look_after(self) -> None:
-        """Submit the run again if Flower has given it up, which it does if the ServerApp dies."""
+    def maintain(self) -> None:
+        """Resubmit the run if Flower has abandoned it, as it does when the ServerApp dies."""
         if self._listing is None:
-            if time.monotonic() >= self._look_at:
+            if time.monotonic() >= self._next_check:
                 command = commands.list_command(self._environment, home=self._home)
-                self._listing = _open(command, stdout=subprocess.PIPE)
+                self._listing = _start_process(command)
             return
         if self._listing.poll() is None:
             return
         output, _ = self._listing.communicate()
-        self._listing, self._look_at = None, time.monotonic() + _PAUSE
-        if _all_finished(output):
+        self._listing, self._next_check = None, time.monotonic() + _CHECK_SECONDS
+        if _have_all_finished(output):
             self._submit()
 
     def _superlink(self) -> Command:
-        own = self._folder.flower / "superlink"
+        folder = self._folder.flower / "superlink"
         return commands.superlink_command(
             self._environment,
-            home=own / "home",
+            home=folder / "home",
             authority=self._folder.authority,
-            certificate=own / "server.crt",
-            key=own / "server.key",
-            database=own / "state.db",
-            secret=own / "superexec.secret",
+            certificate=folder / "server.crt",
+            key=folder / "server.key",
+            database=folder / "state.db",
+            secret=folder / "superexec.secret",
             port=self._settings.port,
         )
 
     def _superexec(self) -> Command:
-        own = self._folder.flower / "superlink"
+        folder = self._folder.flower / "superlink"
         return commands.server_superexec_command(
             self._environment,
-            home=own / "home-superexec",
+            home=folder / "home-superexec",
             authority=self._folder.authority,
-            secret=own / "superexec.secret",
+            secret=folder / "superexec.secret",
             address=self._address,
         )
 
     def _supernode(self, number: int) -> Command:
         name = self._settings.sites[number]
-        own = self._folder.node(name)
+        folder = self._folder.node(name)
         return commands.supernode_command(
             self._environment,
-            home=own / "home",
-            authority=own / "ca.crt",
-            key=own / "node.key",
+            home=folder / "home",
+            authority=folder / "ca.crt",
+            key=folder / "node.key",
             address=self._address,
             site=name,
             socket=self._folder.site_socket(name),
@@ -102,27 +102,28 @@ class FlowerTransport:
         )
 
     def _register(self) -> None:
-        """Register the keys of the nodes, all at the same time; SuperLink remembers them."""
-        marks = {name: self._folder.node(name) / "registered" for name in self._settings.sites}
+        """Register the keys of new nodes in parallel; SuperLink stores them."""
+        markers = {name: self._folder.node(name) / "registered" for name in self._settings.sites}
         running = {
-            name: _open(
+            name: _start_process(
                 commands.register_command(
                     self._environment,
                     home=self._home,
                     public_key=self._folder.node(name) / "node.key.pub",
                     site=name,
-                ),
-                stdout=subprocess.PIPE,
+                )
             )
-            for name, mark in marks.items()
-            if not mark.exists()
+            for name, marker in markers.items()
+            if not marker.exists()
         }
         for name, process in running.items():
-            output = _finish(process)
-            # Registered before, and stopped before that was noted.
+            output = _wait_for_output(process)
+            # An earlier start may have been stopped between registering and marking it.
             if process.returncode and b"already" not in output:
-                raise ProcessFailedError(f"supernode {name}: cannot be registered: {_say(output)}")
-            marks[name].touch()
+                raise ProcessFailedError(
+                    f"supernode {name}: cannot be registered: {_format_output(output)}"
+                )
+            markers[name].touch()
 
     def _submit(self) -> None:
         command = commands.run_command(
@@ -131,12 +132,12 @@ class FlowerTransport:
             app=self._folder.flower / "app",
             coordinator=self._folder.coordinator_socket,
         )
-        process = _open(command, stdout=subprocess.PIPE)
-        output = _finish(process)
-        self._look_at = time.monotonic() + _PAUSE
-        # SuperLink may have been killed a moment ago; the next look submits it again.
+        process = _start_process(command)
+        output = _wait_for_output(process)
+        self._next_check = time.monotonic() + _CHECK_SECONDS
+        # If SuperLink was killed just now, the next check submits the run again.
         if process.returncode and self._is_listening():
-            raise ProcessFailedError(f"superlink: refuses the run: {_say(output)}")
+            raise ProcessFailedError(f"superlink: rejected the run: {_format_output(output)}")
 
     def _is_listening(self) -> bool:
         try:
@@ -146,32 +147,32 @@ class FlowerTransport:
             return False
 
 
-def _role(name: str, command: Command, *, pause: float = 1.0) -> Role:
+def _make_role(name: str, command: Command, *, pause: float = 1.0) -> Role:
     folder = Path(command.variables["FLWR_HOME"]).parent
     return Role(name, command.arguments, command.variables, pause=pause, folder=folder)
 
 
-def _open(command: Command, *, stdout: int) -> "subprocess.Popen[bytes]":
+def _start_process(command: Command) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
         command.arguments,
         env=os.environ | dict(command.variables),
         stdin=subprocess.DEVNULL,
-        stdout=stdout,
+        stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )
 
 
-def _finish(process: "subprocess.Popen[bytes]") -> bytes:
+def _wait_for_output(process: "subprocess.Popen[bytes]") -> bytes:
     try:
-        return process.communicate(timeout=_PATIENCE)[0]
+        return process.communicate(timeout=_COMMAND_TIMEOUT_SECONDS)[0]
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
-        raise ProcessFailedError("superlink: does not answer") from None
+        raise ProcessFailedError("superlink: does not respond") from None
 
 
-def _all_finished(output: bytes) -> bool:
-    """Whether SuperLink knows of no run that goes on; False if it did not say."""
+def _have_all_finished(output: bytes) -> bool:
+    """Whether SuperLink lists no active run; False if its output cannot be read."""
     try:
         runs = json.loads(output)["runs"]
         return all(str(run["status"]).startswith("finished") for run in runs)
@@ -179,5 +180,5 @@ def _all_finished(output: bytes) -> bool:
         return False
 
 
-def _say(output: bytes) -> str:
+def _format_output(output: bytes) -> str:
     return " ".join(output.decode(errors="replace").split())[-300:]

@@ -1,4 +1,4 @@
-"""What each machine of a federation needs, made where it is used: private keys never travel."""
+"""The files for each machine of a federation, generated there so that private keys never leave."""
 
 import json
 import shutil
@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from pacdp.deployment.layout import FederationSettings, require_site_names, write_toml
+from pacdp.deployment.layout import FederationSettings, format_toml, require_site_names
 from pacdp.deployment.templates import write_container_files, write_units
 from pacdp.errors import DataError, InputError
 from pacdp.federation import Plan
@@ -21,15 +21,16 @@ from pacdp.flower.certificates import (
 from pacdp.flower.commands import write_home
 from pacdp.keys import create_key, make_verifier, read_public_key
 from pacdp.plugins import hash_module, import_pinned
-from pacdp.site.plans import named_plugins
+from pacdp.site.plans import find_plugin_names
 from pacdp.storage import require_new_file
 
 SERVER_UNITS = ("pacdp-coordinator", "pacdp-superlink", "pacdp-serverapp")
 SITE_UNITS = ("pacdp-site", "pacdp-supernode", "pacdp-clientapp")
+_PEERS_COMMENT = "peers: the ID of the user pacdp-app (id -u pacdp-app)"
 
 
-def write_whole_folder(path: Path, write: Callable[[Path], None]) -> None:
-    """Write a new folder beside its place, and move it there once it is complete."""
+def write_folder_atomically(path: Path, write: Callable[[Path], None]) -> None:
+    """Write a new folder under a temporary name, and rename it once it is complete."""
     final = require_new_file(path.resolve())
     beside = Path(tempfile.mkdtemp(prefix=f".{final.name}.", dir=final.parent))
     try:
@@ -41,7 +42,7 @@ def write_whole_folder(path: Path, write: Callable[[Path], None]) -> None:
 
 
 def make_private_folder(path: Path) -> Path:
-    """Make a folder that only its owner can enter."""
+    """Create a folder that only its owner can access, and return it."""
     path.mkdir(mode=0o700)
     return path
 
@@ -68,13 +69,13 @@ def write_node(folder: Path) -> None:
 
 
 def list_modules(plan: Path) -> dict[str, str]:
-    """Return the modules that a plan names, and the packages they are in, with their hashes."""
+    """Return the modules that a plan uses, and their parent packages, with their hashes."""
     try:
         content = json.loads(plan.read_text(encoding="utf-8"))
     except (ValueError, RecursionError):
-        raise DataError(f"{plan}: is no plan") from None
+        raise DataError(f"{plan}: is not a plan") from None
     modules = {}
-    for name in named_plugins(content):
+    for name in find_plugin_names(content):
         parts = name.partition(":")[0].split(".")
         for end in range(1, len(parts) + 1):
             module = ".".join(parts[:end])
@@ -93,7 +94,7 @@ def create_server(
     minimum: int | None = None,
     deadline: float = 300.0,
 ) -> None:
-    """Write what the machine of the server needs; ``sites`` are the public keys of the clients."""
+    """Write the files for the server's machine; ``sites`` are the public keys of the clients."""
     modules = list_modules(plan)
     import_pinned(modules)
     planned = Plan.load(plan)
@@ -101,7 +102,7 @@ def create_server(
     names = [client.name for client in planned.clients]
     if set(names) != set(sites):
         differing = sorted(set(names) ^ set(sites))[0]
-        raise InputError(f"--site {differing}: each client of the plan needs one, and no other")
+        raise InputError(f"--site {differing}: each client of the plan needs exactly one key")
     for name, public in sites.items():
         make_verifier([public], where=f"--site {name}")
     settings = make_settings(
@@ -111,10 +112,10 @@ def create_server(
 
     def write(folder: Path) -> None:
         write_superlink(folder / "superlink", folder / "ca.key", [host])
-        own = make_private_folder(folder / "coordinator")
-        shutil.copyfile(plan, own / "plan.json")
-        shutil.copyfile(key, own / "coordinator.key")
-        (own / "coordinator.key").chmod(0o600)
+        coordinator = make_private_folder(folder / "coordinator")
+        shutil.copyfile(plan, coordinator / "plan.json")
+        shutil.copyfile(key, coordinator / "coordinator.key")
+        (coordinator / "coordinator.key").chmod(0o600)
         values = {
             "plan": "plan.json",
             "key": "coordinator.key",
@@ -127,20 +128,19 @@ def create_server(
             "modules": modules,
             "sites": {name: sites[name] for name in names},
         }
-        comment = "peers: the number of the user pacdp-app (id -u pacdp-app)"
-        text = write_toml(values, comments=[comment])
-        (own / "coordinator.toml").write_text(text, encoding="utf-8")
+        text = format_toml(values, comments=[_PEERS_COMMENT])
+        (coordinator / "coordinator.toml").write_text(text, encoding="utf-8")
         write_app(folder / "app")
         authority = Path("/etc/pacdp-superlink/ca.crt")
         write_home(folder / "flwr", authority=authority, address=f"127.0.0.1:{port}")
         write_units(folder / "systemd", settings, units=SERVER_UNITS)
         write_container_files(folder / "containers", settings)
 
-    write_whole_folder(path, write)
+    write_folder_atomically(path, write)
 
 
 def create_node(path: Path, *, site: str, server: str, coordinator: str) -> str:
-    """Write what the machine of a site needs, and return the site's public key."""
+    """Write the files for a site's machine, and return the site's public key."""
     require_site_names([site])
     host, _, port = server.rpartition(":")
     if not host or not port.isdecimal():
@@ -150,8 +150,8 @@ def create_node(path: Path, *, site: str, server: str, coordinator: str) -> str:
     public = []
 
     def write(folder: Path) -> None:
-        own = make_private_folder(folder / "site")
-        public.append(create_key(own / "site.key"))
+        site_folder = make_private_folder(folder / "site")
+        public.append(create_key(site_folder / "site.key"))
         values = {
             "client": site,
             "data": "records.csv",
@@ -163,15 +163,14 @@ def create_node(path: Path, *, site: str, server: str, coordinator: str) -> str:
             "head": "/srv/pacdp-head/site.head",
             "peers": [],
         }
-        comment = "peers: the number of the user pacdp-app (id -u pacdp-app)"
-        text = write_toml(values, comments=[comment])
-        (own / "site.toml").write_text(text, encoding="utf-8")
+        text = format_toml(values, comments=[_PEERS_COMMENT])
+        (site_folder / "site.toml").write_text(text, encoding="utf-8")
         write_node(folder / "node")
         write_units(folder / "systemd", settings, units=SITE_UNITS)
         (folder / "systemd" / f"{site}.env").rename(folder / "node" / "node.env")
         write_container_files(folder / "containers", settings)
 
-    write_whole_folder(path, write)
+    write_folder_atomically(path, write)
     return public[0]
 
 
@@ -186,12 +185,12 @@ def make_settings(
     minimum: int | None = None,
     deadline: float = 300.0,
 ) -> FederationSettings:
-    """Return the settings of a federation; whatever is out of range is an InputError."""
+    """Return the settings of a federation; raise InputError if any is out of range."""
     needed = max(1, len(sites) // 2) if minimum is None else minimum
     for name, value, allowed in (
         ("--minimum", needed, 1 <= needed <= len(sites)),
         ("--deadline", deadline, 0 < deadline < 1e9),
-        # SuperLink uses this port, and in a trial each SuperNode one of those that follow.
+        # SuperLink uses this port; in a trial, SuperNodes use the following ones.
         ("--port", port, 1024 <= port <= 65535 - len(sites)),
     ):
         if not allowed:

@@ -1,4 +1,4 @@
-"""The folder of a federation: which file is where, and what it was made for."""
+"""The layout and the settings of a federation's folder."""
 
 import json
 import os
@@ -19,7 +19,7 @@ _NAME = re.compile(r"[^\x00-\x1f\x7f/\\\"',=.\-][^\x00-\x1f\x7f/\\\"',=]*")
 
 
 class FederationSettings(Settings):
-    """``federation.toml``: what the federation was made for."""
+    """``federation.toml``: the options with which the federation was created."""
 
     experiment: str = Field(description="Name or path of the experiment.")
     run: str = Field(description="The run's name in the plan and the ledgers.")
@@ -27,10 +27,10 @@ class FederationSettings(Settings):
     seed: Whole = Field(0, description="The plan's seed.")
     host: str = Field("127.0.0.1", description="Name or address at which nodes reach SuperLink.")
     port: Whole = Field(
-        9092, ge=1, le=65535, description="Port of SuperLink; others are those that follow it."
+        9092, ge=1, le=65535, description="Port of SuperLink; SuperNodes use the following ones."
     )
     deadline: Real = Field(300.0, gt=0, description="Seconds that the sites have for a round.")
-    minimum: Count = Field(1, description="Answers without which a round fails.")
+    minimum: Count = Field(1, description="Replies that a round needs.")
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class FederationFolder:
         return self.path / "processes.json"
 
     def site(self, name: str) -> Path:
-        """Return the folder of a site, which only its owner may read."""
+        """Return the folder of a site."""
         return self.path / "sites" / name
 
     def site_settings(self, name: str) -> Path:
@@ -91,21 +91,17 @@ class FederationFolder:
         """Return the socket of a site."""
         return self.site(name) / "site.sock"
 
-    def head(self, name: str) -> Path:
-        """Return the file with the newest head of a site's ledger."""
-        return self.path / "heads" / f"{name}.head"
-
     def load_settings(self) -> FederationSettings:
-        """Read ``federation.toml``; what is wrong is an InputError in one line."""
+        """Read ``federation.toml``; raise InputError if it is missing or invalid."""
         if not self.settings_file.is_file():
             raise InputError(
-                f"{self.path}: is no folder of a federation; pacdp federation init makes one"
+                f"{self.path}: is not the folder of a federation; pacdp federation init creates one"
             )
         return FederationSettings.load_toml(self.settings_file)
 
 
 def require_site_names(names: Sequence[str]) -> None:
-    """Refuse names that cannot be those of folders, or that the transport could not carry.
+    """Refuse names that are not valid as folder names or in the transport's settings.
 
     >>> require_site_names(["north", "client 0"])
     >>> require_site_names(["../north"])
@@ -123,7 +119,7 @@ def require_site_names(names: Sequence[str]) -> None:
 
 
 def require_short_paths(folder: FederationFolder, names: Sequence[str]) -> None:
-    """Refuse a folder in which the paths of sockets would be too long for the kernel."""
+    """Refuse a folder in which the paths of sockets would exceed the kernel's limit."""
     sockets = [folder.coordinator_socket, *map(folder.site_socket, names)]
     longest = max(len(os.fsencode(path)) for path in sockets)
     if longest > LARGEST_SOCKET_PATH:
@@ -133,10 +129,10 @@ def require_short_paths(folder: FederationFolder, names: Sequence[str]) -> None:
         )
 
 
-def write_toml(values: Mapping[str, Any], *, comments: Sequence[str] = ()) -> str:
-    """Return settings as TOML; a mapping becomes a table at the end.
+def format_toml(values: Mapping[str, Any], *, comments: Sequence[str] = ()) -> str:
+    """Format settings as TOML; mappings become tables at the end.
 
-    >>> print(write_toml({"minimum": 2, "sites": {"client 0": "ab"}, "initial": None}))
+    >>> print(format_toml({"minimum": 2, "sites": {"client 0": "ab"}, "initial": None}))
     minimum = 2
     <BLANKLINE>
     [sites]
@@ -159,5 +155,5 @@ def write_toml(values: Mapping[str, Any], *, comments: Sequence[str] = ()) -> st
 
 
 def _quote(value: Any) -> str:
-    # What JSON writes for texts, numbers, truth values and lists of these is TOML, too.
+    # JSON's strings, numbers, booleans and lists are also valid TOML.
     return json.dumps(value, ensure_ascii=False)

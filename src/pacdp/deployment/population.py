@@ -15,9 +15,9 @@ from pacdp.validation import suggest
 def select_clients(
     dataset: Dataset, partition: Partition, names: Sequence[str]
 ) -> tuple[Dataset, Partition]:
-    """Return the training records of some clients, and who of them holds which.
+    """Return the data set and the partition for a subset of the clients.
 
-    The others are as if they did not exist. Test records are public, and all of them are kept.
+    The training records of the other clients are dropped. Test records are public and all kept.
 
     >>> from pacdp.data import load_dataset, partition_records
     >>> heart = load_dataset("heart")
@@ -29,10 +29,11 @@ def select_clients(
         if name not in partition.clients:
             near = suggest(name, partition.clients)
             raise InputError(
-                f"--sites: {name!r} is no client; {near}there are {', '.join(partition.clients)}"
+                f"--sites: {name!r} is not a client; {near}the clients are "
+                + ", ".join(partition.clients)
             )
     if not names or len(set(names)) < len(names):
-        raise InputError("--sites: must be different names, at least one")
+        raise InputError("--sites: must be at least one name, each only once")
     chosen = [number for number, name in enumerate(partition.clients) if name in names]
     if len(chosen) == len(partition):
         return dataset, partition
@@ -49,10 +50,10 @@ def select_clients(
 
 
 def adapt_experiment(experiment: Experiment, before: Partition, after: Partition) -> Experiment:
-    """Return the experiment for fewer clients, with uploads as a federation sends them.
+    """Return the experiment for the remaining clients, with a federation's default for uploads.
 
-    Budgets that are given for each client stay with their clients. Uploads are rounded to the scale
-    of their noise unless the experiment says otherwise.
+    Budgets that are given per client stay with their clients. Uploads are coarse unless the
+    experiment sets them otherwise.
     """
     changes: dict[str, Any] = {}
     if "upload" not in experiment.training.model_fields_set:

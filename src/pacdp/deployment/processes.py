@@ -1,7 +1,7 @@
-"""Processes by their number and the time at which they started, so that no foreign one is ended.
+"""Processes identified by PID and start time, so that no unrelated process is ever terminated.
 
-Numbers of processes are used again, after a restart of the machine at the latest. A process is the
-one that was recorded only if it has also started at the recorded tick of the recorded boot.
+PIDs are reused, at the latest after a reboot. A process is the recorded one only if it also started
+at the recorded clock tick of the recorded boot.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from pacdp.storage import write_atomically
 
 
 class ProcessIdentity(Settings):
-    """A process that may have ended since.
+    """The identity of a process, which may have ended since.
 
     >>> own = ProcessIdentity.of(os.getpid())
     >>> own.is_alive(), own.model_copy(update={"started": "0"}).is_alive()
@@ -34,13 +34,13 @@ class ProcessIdentity(Settings):
         return cls(pid=pid, started=_read_start(pid))
 
     def is_alive(self) -> bool:
-        """Whether this very process still runs."""
+        """Whether this process is still running."""
         return self.started != "" and _read_start(self.pid) == self.started
 
     def send_signal(self, number: int) -> None:
-        """Send a signal to the process if it still runs; to its group if it leads a session."""
+        """Signal the process if it is still running, or its group if it leads a session."""
         try:
-            # While this is open, the number belongs to the process.
+            # While this descriptor is open, the PID cannot be reused.
             descriptor = os.pidfd_open(self.pid)
         except OSError:
             return
@@ -56,14 +56,14 @@ class ProcessIdentity(Settings):
 
 
 class ProcessTable(Settings):
-    """``processes.json``: the supervisor of a federation, and what it has started."""
+    """``processes.json``: the supervisor of a federation, and the processes that it started."""
 
     supervisor: ProcessIdentity | None = None
     processes: dict[str, ProcessIdentity] = Field({})
 
     @classmethod
     def load(cls, path: Path) -> "ProcessTable":
-        """Read the file; one that is missing or damaged names no process."""
+        """Read the file; return an empty table if it is missing or damaged."""
         try:
             return cls.model_validate_json(path.read_text(encoding="utf-8"))
         except (OSError, ValidationError, UnicodeDecodeError):
@@ -75,12 +75,12 @@ class ProcessTable(Settings):
 
     @property
     def is_supervised(self) -> bool:
-        """Whether the supervisor runs."""
+        """Whether the supervisor is running."""
         return self.supervisor is not None and self.supervisor.is_alive()
 
 
-def end_processes(processes: Iterable[ProcessIdentity], *, patience: float = 15.0) -> None:
-    """End processes: ask them first, and kill those that are still there after a while."""
+def terminate_processes(processes: Iterable[ProcessIdentity], *, patience: float = 15.0) -> None:
+    """Send SIGTERM, and then SIGKILL to processes that are still running after a while."""
     known = list(processes)
     for number in (signal.SIGTERM, signal.SIGKILL):
         for process in known:
@@ -93,10 +93,10 @@ def end_processes(processes: Iterable[ProcessIdentity], *, patience: float = 15.
 
 
 def _read_start(pid: int) -> str:
-    """Return when a process started, as boot and clock tick; empty if it does not run."""
+    """Return when a process started, as boot and clock tick; empty if it is not running."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        # The name of the program is in brackets and may hold anything.
+        # The program's name is in parentheses and may contain any characters.
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return ""

@@ -15,30 +15,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Role:
-    """A process that is started again if it ends."""
+    """A process that is restarted when it exits."""
 
     name: str
     arguments: Sequence[str]
     variables: Mapping[str, str] = field(default_factory=dict)
     pause: float = 1.0
-    """Seconds before it is started again."""
+    """Seconds before it is restarted."""
     folder: Path | None = None
-    """The working folder; by default the present one, in which plug-ins may be."""
+    """The working directory; by default the current one, which may contain plug-ins."""
     fatal: frozenset[int] = frozenset()
-    """Exit codes after which starting it again would not help."""
+    """Exit codes after which a restart would not help."""
 
 
-# The commands of pacdp end with this code if their settings are refused.
+# The exit code of pacdp's commands for invalid settings.
 _REFUSED = 2
 
 
-def pacdp_roles(folder: FederationFolder, settings: FederationSettings) -> list[Role]:
-    """Return the sites and the coordinator."""
+def list_pacdp_roles(folder: FederationFolder, settings: FederationSettings) -> list[Role]:
+    """Return the roles of the sites and the coordinator."""
     variables = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
     sites = [
         Role(
             f"site {name}",
-            _pacdp("site", "serve", "--settings", str(folder.site_settings(name))),
+            _pacdp_command("site", "serve", "--settings", str(folder.site_settings(name))),
             variables,
             fatal=frozenset({_REFUSED}),
         )
@@ -46,7 +46,7 @@ def pacdp_roles(folder: FederationFolder, settings: FederationSettings) -> list[
     ]
     coordinator = Role(
         "coordinator",
-        _pacdp("federation", "serve", "--settings", str(folder.coordinator_settings)),
+        _pacdp_command("federation", "serve", "--settings", str(folder.coordinator_settings)),
         variables,
         fatal=frozenset({_REFUSED}),
     )
@@ -68,9 +68,9 @@ class DirectTransport:
         arguments = [*program, str(self._folder.coordinator_socket), *sites]
         self._supervisor.start([Role("relay", arguments)])
 
-    def look_after(self) -> None:
-        """Do nothing: the supervisor looks after the relay."""
+    def maintain(self) -> None:
+        """Do nothing: the supervisor restarts the relay if necessary."""
 
 
-def _pacdp(*arguments: str) -> list[str]:
+def _pacdp_command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "pacdp", *arguments]

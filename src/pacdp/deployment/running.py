@@ -9,7 +9,7 @@ from pacdp.coordinator import CoordinatorSettings, RunLog
 from pacdp.deployment.flower_transport import FlowerTransport
 from pacdp.deployment.layout import FederationFolder
 from pacdp.deployment.processes import ProcessIdentity, ProcessTable
-from pacdp.deployment.roles import DirectTransport, pacdp_roles
+from pacdp.deployment.roles import DirectTransport, list_pacdp_roles
 from pacdp.deployment.supervisor import ProcessFailedError, Supervisor
 from pacdp.errors import InputError
 from pacdp.federation import Plan, RoundResult
@@ -19,9 +19,9 @@ from pacdp.validation import require_member
 
 TRANSPORTS = ("flower", "direct")
 ENDED, FAILED, STOPPED = 0, 1, 130
-"""Exit codes of a run: it has ended, it has failed, or it was stopped and can be resumed."""
-# Seconds between two looks at the processes and the log, and until a supervisor is at work.
-_PAUSE, _START_PATIENCE = 0.25, 60.0
+"""Exit codes: the run has ended, it has failed, or it was stopped and can be resumed."""
+# Between checks of the processes and the log, and for a supervisor to start.
+_POLL_SECONDS, _STARTUP_SECONDS = 0.25, 60.0
 
 
 def run_federation(
@@ -29,11 +29,11 @@ def run_federation(
     *,
     transport: str = "flower",
     timeout: float | None = None,
-    say: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> int:
-    """Start all processes, look after them until the run has ended, and return the exit code.
+    """Start and supervise all processes until the run has ended, and return the exit code.
 
-    ``say`` is called with a line for each round. A run that was stopped is resumed.
+    ``report`` is called with a line of text for each round. A run that was stopped is resumed.
     """
     require_member("--transport", transport, TRANSPORTS)
     settings = folder.load_settings()
@@ -43,34 +43,34 @@ def run_federation(
     deadline = None if timeout is None else time.monotonic() + timeout
     reported = len(watcher.read_history())
     if reported:
-        say(f"resumed after round {reported}")
+        report(f"resumed after round {reported}")
     with Supervisor(folder) as supervisor:
-        supervisor.start(pacdp_roles(folder, settings))
-        chosen = DirectTransport if transport == "direct" else FlowerTransport
-        carrier = chosen(folder, settings, supervisor)
-        carrier.start()
+        supervisor.start(list_pacdp_roles(folder, settings))
+        transport_class = DirectTransport if transport == "direct" else FlowerTransport
+        processes = transport_class(folder, settings, supervisor)
+        processes.start()
         while True:
             code = supervisor.check()
             for row in watcher.read_history()[reported:]:
                 reported += 1
-                say(describe_round(row, watcher.plan.rounds))
+                report(describe_round(row, watcher.plan.rounds))
             if code is not None:
                 return code
             if supervisor.stopped:
                 return STOPPED
             if deadline is not None and time.monotonic() > deadline:
                 raise ProcessFailedError(
-                    f"{folder.path}: has not ended within {timeout:g} s; start it again to resume"
+                    f"{folder.path}: did not end within {timeout:g} s; start it again to resume"
                 )
-            carrier.look_after()
-            time.sleep(_PAUSE)
+            processes.maintain()
+            time.sleep(_POLL_SECONDS)
 
 
 def start_detached(folder: FederationFolder, arguments: list[str]) -> ProcessIdentity:
-    """Start a supervisor in the background, and return once it is at work."""
+    """Start a supervisor in the background, and return once it is running."""
     folder.load_settings()
     if ProcessTable.load(folder.processes).is_supervised:
-        raise InputError(f"{folder.path}: is running already; pacdp federation down ends it")
+        raise InputError(f"{folder.path}: is already running; pacdp federation down stops it")
     with (folder.logs / "supervisor.log").open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "pacdp", "federation", "up", str(folder.path), *arguments],
@@ -79,19 +79,19 @@ def start_detached(folder: FederationFolder, arguments: list[str]) -> ProcessIde
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    deadline = time.monotonic() + _START_PATIENCE
+    deadline = time.monotonic() + _STARTUP_SECONDS
     while process.poll() is None and time.monotonic() < deadline:
         supervisor = ProcessTable.load(folder.processes).supervisor
         if supervisor is not None and supervisor.pid == process.pid:
-            # It goes on when this process has ended.
+            # Keeps Popen from warning that the supervisor outlives this process.
             process.returncode = 0
             return supervisor
         time.sleep(0.05)
-    raise ProcessFailedError(f"{folder.logs / 'supervisor.log'}: says why nothing was started")
+    raise ProcessFailedError(f"the supervisor did not start; see {folder.logs / 'supervisor.log'}")
 
 
 class RunWatcher:
-    """Follows a run in the coordinator's log, which it never changes."""
+    """Follows a run by reading the coordinator's log."""
 
     def __init__(self, folder: FederationFolder) -> None:
         self.settings = CoordinatorSettings.load_toml(folder.coordinator_settings)
@@ -101,7 +101,7 @@ class RunWatcher:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the run has ended, and its results are written."""
+        """Whether the run has ended and its results have been written."""
         return (self.settings.results / "result.json").is_file()
 
     @property
@@ -118,6 +118,6 @@ class RunWatcher:
 
 
 def describe_round(row: RoundResult, rounds: int) -> str:
-    """Return the line of a round."""
+    """Return the line that reports a round."""
     metrics = "".join(f", {name} {value:.4g}" for name, value in row.metrics.items())
     return f"round {row.round} of {rounds}: {row.answered} of {row.asked} replied{metrics}"

@@ -1,4 +1,4 @@
-"""The state of a whole federation: its processes, its run and its sites."""
+"""The status of a whole federation: its processes, its run and its sites."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from pacdp.site.status import read_status as read_site
 
 
 def read_federation(folder: FederationFolder) -> dict[str, Any]:
-    """Return the state as plain values; nothing that runs is disturbed."""
+    """Return the status as plain values, without affecting running processes."""
     settings = folder.load_settings()
     table = ProcessTable.load(folder.processes)
     return {

@@ -1,4 +1,4 @@
-"""The supervisor of a federation on one machine: starts its processes, again if they end."""
+"""The supervisor of a federation on one machine, which restarts processes that exit."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 
 from pacdp.deployment.layout import FederationFolder
-from pacdp.deployment.processes import ProcessIdentity, ProcessTable, end_processes
+from pacdp.deployment.processes import ProcessIdentity, ProcessTable, terminate_processes
 from pacdp.deployment.roles import Role
 from pacdp.errors import InputError, PacdpError
 
@@ -19,7 +19,7 @@ _LONGEST_LINE = 300
 
 
 class ProcessFailedError(PacdpError):
-    """A process cannot be started."""
+    """A process cannot be started or did not finish in time."""
 
 
 @dataclass
@@ -32,7 +32,7 @@ class _Running:
 class Supervisor:
     """Runs the processes of a federation until it is told to stop. Use it as a context manager.
 
-    Every process is the leader of a group of its own, so that what it has started ends with it.
+    Each process leads a separate process group, so that its children are terminated with it.
     SIGTERM and SIGINT set ``stopped``.
     """
 
@@ -44,10 +44,10 @@ class Supervisor:
         table = ProcessTable.load(self.folder.processes)
         if table.is_supervised:
             raise InputError(
-                f"{self.folder.path}: is running already; pacdp federation down ends it"
+                f"{self.folder.path}: is already running; pacdp federation down stops it"
             )
-        # What a supervisor that was killed has left behind.
-        end_processes(table.processes.values())
+        # Left behind by a supervisor that was killed.
+        terminate_processes(table.processes.values())
         self._own = ProcessIdentity.of(os.getpid())
         self._save()
         self._before = {
@@ -56,7 +56,7 @@ class Supervisor:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._end_all()
+        self._terminate_all()
         self.folder.processes.unlink(missing_ok=True)
         for number, handler in self._before.items():
             signal.signal(number, handler)
@@ -72,9 +72,9 @@ class Supervisor:
         self._save()
 
     def check(self) -> int | None:
-        """Start processes again that have ended; return the coordinator's exit code if it is final.
+        """Restart processes that have exited; return the coordinator's exit code if it is final.
 
-        Raises ProcessFailedError for a process whose settings are refused.
+        Raises ProcessFailedError if a process refused its settings.
         """
         for running in self._running.values():
             if running.process is None:
@@ -96,13 +96,8 @@ class Supervisor:
                 )
         return None
 
-    def is_running(self, name: str) -> bool:
-        """Whether a process runs at the moment."""
-        running = self._running.get(name)
-        return running is not None and running.process is not None
-
     def wait(self, done: Callable[[], bool], *, seconds: float) -> bool:
-        """Look after the processes until something is done; False if it takes too long."""
+        """Supervise the processes until ``done`` returns true; return False after a timeout."""
         deadline = time.monotonic() + seconds
         while not self.stopped and time.monotonic() < deadline:
             if done():
@@ -132,8 +127,8 @@ class Supervisor:
         }
         ProcessTable(supervisor=self._own, processes=processes).save(self.folder.processes)
 
-    def _end_all(self) -> None:
-        """End the processes, those that were started last first."""
+    def _terminate_all(self) -> None:
+        """Terminate all processes, in reverse order of their start."""
         known = [r.process for r in reversed(self._running.values()) if r.process is not None]
         for number, patience in ((signal.SIGTERM, 15.0), (signal.SIGKILL, 5.0)):
             deadline = time.monotonic() + patience
@@ -147,22 +142,22 @@ class Supervisor:
         return self.folder.logs / f"{role.name.replace(' ', '-')}.log"
 
     def _read_last_line(self, role: Role) -> str:
-        """Return what a process has said last, which is why it ended."""
+        """Return the last line of a process's log, which says why it exited."""
         with suppress(OSError):
             text = self._log_file(role).read_text(encoding="utf-8", errors="replace")
             lines = [line for line in text.splitlines() if line.strip()]
             if lines:
                 return lines[-1].removeprefix("pacdp: ")[:_LONGEST_LINE]
-        return "ended without a word"
+        return "exited without a message"
 
 
 def _exit_code(process: "subprocess.Popen[bytes]") -> int | None:
-    """Return the exit code of a process that has ended, after the rest of its group is killed."""
+    """Return the exit code of a process that has exited, after killing the rest of its group."""
     if process.returncode is None:
         ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if ended is None:
             return None
-        # Its number is not used again before it is waited for.
+        # The PID cannot be reused until the process is waited for.
         _signal_group(process, signal.SIGKILL)
         process.wait()
     return process.returncode
@@ -175,12 +170,12 @@ def _signal_group(process: "subprocess.Popen[bytes]", number: int) -> None:
 
 
 def stop_federation(folder: FederationFolder) -> Sequence[str]:
-    """End the processes of a federation, and return the names of those that were running."""
+    """Stop the processes of a federation, and return the names of those that were running."""
     table = ProcessTable.load(folder.processes)
     alive = [name for name, process in table.processes.items() if process.is_alive()]
     if table.supervisor is not None:
-        # It ends the others in their order.
-        end_processes([table.supervisor], patience=40.0)
-    end_processes(table.processes.values())
+        # It terminates the others in the right order.
+        terminate_processes([table.supervisor], patience=40.0)
+    terminate_processes(table.processes.values())
     folder.processes.unlink(missing_ok=True)
     return alive

@@ -1,4 +1,4 @@
-"""The units of systemd and the container files of a federation, which come with the package."""
+"""The systemd units and container files of a federation, filled in from templates."""
 
 from collections.abc import Sequence
 from importlib import resources
@@ -10,9 +10,9 @@ from pacdp.deployment.layout import FederationSettings
 def write_units(
     folder: Path, settings: FederationSettings, *, units: Sequence[str] | None = None
 ) -> None:
-    """Write a unit for each role, or for some, and the variables of each site's SuperNode."""
+    """Write systemd units, all or the given ones, and the variables of each site's SuperNode."""
     bind = "127.0.0.1" if settings.host in ("127.0.0.1", "localhost") else "0.0.0.0"
-    _write_all("systemd", folder, PORT=str(settings.port), BIND=bind)
+    _write_templates("systemd", folder, PORT=str(settings.port), BIND=bind)
     for unit in folder.glob("*.service"):
         if units is not None and unit.stem not in units:
             unit.unlink()
@@ -23,10 +23,10 @@ def write_units(
 
 def write_container_files(folder: Path, settings: FederationSettings) -> None:
     """Write a container file for each role."""
-    _write_all("containers", folder, PORT=str(settings.port))
+    _write_templates("containers", folder, PORT=str(settings.port))
 
 
-def _write_all(kind: str, folder: Path, **values: str) -> None:
+def _write_templates(kind: str, folder: Path, **values: str) -> None:
     folder.mkdir()
     for file in resources.files("pacdp.deployment").joinpath("files", kind).iterdir():
         text = file.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Verifying a federation: all ledgers, the answers that are kept in them, and the run agree."""
+"""Verifying a federation: the ledgers, their stored replies, the run's log and the model agree."""
 
 import hashlib
 import sqlite3
@@ -31,15 +31,15 @@ from pacdp.site.head_file import HeadFile
 
 
 class DisagreementError(PacdpError):
-    """Two records of the same event differ; the message says which."""
+    """Two accounts of the same event differ."""
 
 
 def verify_federation(folder: FederationFolder) -> dict[str, Any]:
-    """Return what was verified; the first disagreement is a DisagreementError.
+    """Return a summary; raise DisagreementError at the first disagreement.
 
-    Every reply in the coordinator's log must be, byte for byte, the one that the site has paid for
-    and kept; every ledger must be whole, newest and within its budget; and the model must be the
-    one that follows from the log.
+    Every reply in the coordinator's log must be byte-identical to the one that the site debited and
+    stored; every ledger must be intact, up to date and within its budget; and the model must be the
+    one that the log implies.
     """
     settings = folder.load_settings()
     coordinator = CoordinatorSettings.load_toml(folder.coordinator_settings)
@@ -47,14 +47,14 @@ def verify_federation(folder: FederationFolder) -> dict[str, Any]:
     plan = Plan.load(coordinator.plan)
     digest = plan_digest(plan, coordinator.modules)
     with tempfile.TemporaryDirectory() as temporary:
-        # A copy, which was made in one moment before the ledgers are read.
-        copied = Path(temporary) / "run.db"
+        # A consistent snapshot, taken before the ledgers are read.
+        snapshot = Path(temporary) / "run.db"
         started = coordinator.log.is_file()
         if started:
-            _copy_database(coordinator.log, copied)
-        coordinator = coordinator.model_copy(update={"log": copied})
+            _copy_database(coordinator.log, snapshot)
+        coordinator = coordinator.model_copy(update={"log": snapshot})
         try:
-            log = RunLog(copied, run=plan.run, digest=digest)
+            log = RunLog(snapshot, run=plan.run, digest=digest)
             sites = {
                 name: _SiteCheck(folder, plan, number, coordinator).verify(log)
                 for number, name in enumerate(settings.sites)
@@ -87,23 +87,25 @@ class _SiteCheck:
         self._wire = Wire.for_model(LocalModel(plan), modules=coordinator.modules)
 
     def verify(self, log: RunLog) -> dict[str, Any]:
-        """Return the figures of the site."""
+        """Verify the site, and return its counts and spending."""
         ledger = self._read_ledger()
-        own = {key[1]: record for key, record in ledger.rounds.items() if key[0] == self._plan.run}
+        debited = {
+            key[1]: record for key, record in ledger.rounds.items() if key[0] == self._plan.run
+        }
         each = self._plan.clients[self._number].each
         self._require(
-            ledger.count_releases(self._plan.run).total() == each * len(own),
-            "the ledger has debits of this run that belong to no round",
+            ledger.count_releases(self._plan.run).total() == each * len(debited),
+            "the ledger has debits of this run that belong to none of its rounds",
         )
         heads = {entry.hash for entry in ledger.entries}
         delivered = 0
         for number in range(self._plan.rounds):
             sent, frame = log.find_broadcast(number), log.answers(number).get(self._number)
-            record, where = own.get(number), f"round {number + 1}"
+            record, where = debited.get(number), f"round {number + 1}"
             if record is not None:
                 self._require(
                     sent is not None and record.request.broadcast == frame_digest(sent),
-                    f"{where} was debited for a broadcast that the coordinator has not sent",
+                    f"{where} was debited for a broadcast that the coordinator did not send",
                 )
             if frame is None or sent is None or self._is_refusal(frame, where):
                 continue
@@ -113,17 +115,17 @@ class _SiteCheck:
             self._require(
                 ledger.read_reply(record.request) == frame
                 and record.reply == hashlib.sha256(frame).hexdigest(),
-                f"the reply to {where} is not the one that the site has kept",
+                f"the reply to {where} is not the one that the site stored",
             )
             head = self._decode(frame, sent, where).head
             self._require(
                 head in heads and head == record.head,
-                f"the reply to {where} names a head that is not that of its debit",
+                f"the reply to {where} contains a head other than that of its debit",
             )
-        answered = sum(record.reply is not None for record in own.values())
+        answered = sum(record.reply is not None for record in debited.values())
         state = ledger.filter
         return {
-            "debited": len(own),
+            "debited": len(debited),
             "answered": answered,
             "delivered": delivered,
             "budget": state.budget.to_dict(),
@@ -134,12 +136,12 @@ class _SiteCheck:
         """Read the ledger, which verifies its chain, its replies and its budget."""
         settings, coordinator = self._settings, self._coordinator
         self._require(
-            settings.accepted == self._wire.digest, "has accepted another plan than the run's"
+            settings.accepted == self._wire.digest, "accepted a plan other than the run's"
         )
         self._require(
             read_public_key(coordinator.key) in settings.coordinator
             and read_public_key(settings.key) in coordinator.sites[self._name],
-            "its key or the coordinator's is not the one that the other side knows",
+            "its key or the coordinator's is not among those that the other party has on file",
         )
         ledger = SQLiteLedger(settings.ledger, head=HeadFile(settings.head).read())
         self._require(ledger.client == self._name, "has the ledger of another client")
@@ -152,9 +154,9 @@ class _SiteCheck:
             raise DisagreementError(f"site {self._name}: {where}: {error}") from None
 
     def _decode(self, frame: bytes, sent: bytes, where: str) -> ReceivedReply:
-        """Read a reply, whose bytes are those that the site has kept.
+        """Decode a reply, whose bytes are those that the site stored.
 
-        Signatures were verified when it arrived, maybe by keys that were replaced since.
+        Signatures were verified on arrival, with keys that may have been replaced since.
         """
         try:
             broadcast = self._wire.decode_broadcast(
@@ -164,7 +166,7 @@ class _SiteCheck:
                 frame,
                 client=self._number,
                 broadcast=broadcast,
-                asked=frame_digest(sent),
+                broadcast_digest=frame_digest(sent),
                 verify=lambda *_: True,
             )
         except WireError as error:
@@ -176,7 +178,7 @@ class _SiteCheck:
 
 
 def _verify_model(settings: CoordinatorSettings) -> str:
-    """Compute the model again from the log, and compare it with the one in the results."""
+    """Recompute the model from the log, and compare it with the one in the results."""
     weights = Coordinator(settings).replay().weights
     assert weights is not None
     path = settings.results / "model.safetensors"
@@ -185,9 +187,9 @@ def _verify_model(settings: CoordinatorSettings) -> str:
     try:
         written = load_file(path)
     except Exception as error:  # a damaged file can fail in any way
-        raise DataError(f"{path}: is no model ({error})") from None
+        raise DataError(f"{path}: is not a model ({error})") from None
     if not _equal(written, weights):
-        raise DisagreementError(f"{path}: is not the model that follows from the run's log")
+        raise DisagreementError(f"{path}: is not the model that the run's log implies")
     return "follows from the log"
 
 

@@ -57,8 +57,8 @@ def estimate_cost(plan: Plan) -> Cost:
 
 
 def bytes_per_round(plan: Plan, parameters: int) -> int:
-    """Count the bytes that all clients of a round send and receive, as planned for the first."""
-    sent = np.mean([planned_size(plan, who, parameters) for who in range(len(plan.clients))])
+    """Count the bytes that all clients of a round send and receive, as in the first round."""
+    sent = np.mean([planned_size(plan, client, parameters) for client in range(len(plan.clients))])
     return round(plan.per_round * (float(sent) + parameters * BYTES_PER_NUMBER))
 
 

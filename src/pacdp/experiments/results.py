@@ -29,10 +29,10 @@ class Traffic(Settings):
     """Bytes of all messages of a run, with headers and signatures, each counted once."""
 
     broadcasts: int
-    """How many broadcasts were sent, to all clients together."""
+    """The number of broadcasts sent, summed over the clients."""
     broadcast_bytes: int
     answers: int
-    """How many replies and refusals were received."""
+    """The number of replies and refusals received."""
     answer_bytes: int
 
 
@@ -67,7 +67,7 @@ class RunResult(Settings):
     accuracy_by_level: Mapping[float, Real] = Field({}, exclude_if=lambda levels: not levels)
     """The accuracy on test records of each budget level, where they have budgets of their own."""
     traffic: Traffic | None = Field(None, exclude_if=lambda traffic: traffic is None)
-    """What was sent, measured; None where nothing was, as in a simulation."""
+    """The measured traffic; None in a simulation, which sends nothing."""
 
     plan: Plan = Field(exclude=True, repr=False)
     history: tuple[RoundResult, ...] = Field(exclude=True, repr=False)
@@ -139,7 +139,7 @@ class RunResult(Settings):
 
     @property
     def total_bytes(self) -> int:
-        """The traffic of the whole run: measured, or as planned where nothing was sent."""
+        """The traffic of the whole run: measured, or as planned in a simulation."""
         if self.traffic is None:
             return self.bytes_per_round * self.rounds
         return self.traffic.broadcast_bytes + self.traffic.answer_bytes

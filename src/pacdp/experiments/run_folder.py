@@ -94,7 +94,7 @@ class RunFolder:
 
 
 def write_result(path: Path, result: RunResult) -> None:
-    """Write a result as the folder of a run, in place of an earlier one of the same run."""
+    """Write a result as a run folder, replacing an earlier one of the same run."""
     path.mkdir(parents=True, exist_ok=True)
     result.plan.save(path / "plan.json")
     rows = [row.to_json() for row in result.history]

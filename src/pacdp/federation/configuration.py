@@ -64,7 +64,7 @@ class Training(Settings):
         "exact",
         description="What clients send: updates as they are (exact), or rounded to a quarter of "
         "the standard deviation of their noise (coarse), which is six to eight times smaller.",
-        # Plans of exact uploads keep the name that they had before there were others.
+        # Plans with exact uploads keep the digest that they had before this setting existed.
         exclude_if=lambda upload: upload == "exact",
     )
 

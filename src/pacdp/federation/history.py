@@ -70,7 +70,7 @@ class History:
         self.rows.append(result)
 
     def predict(self) -> NDArray[Any]:
-        """Predict the test records with the present model."""
+        """Predict the test records with the current model."""
         if self._inputs is None:
             raise InputError("predict: there are no test records")
         if self._predicted is None:

@@ -13,7 +13,7 @@ def update_gains(settings: Optimiser, steps: int) -> list[float] | None:
     """Return the factor with which the gradient of each local step enters a client's update.
 
     With momentum m, the gradient of a step also moves all later ones: lr·(1 + m + m² + ...). None
-    for Adam, whose update is no linear function of the gradients.
+    for Adam, whose update is not linear in the gradients.
 
     >>> update_gains(Optimiser(name="momentum", lr=0.5, momentum=0.5), steps=3)
     [0.875, 0.75, 0.5]

@@ -1,4 +1,4 @@
-"""Records for a plan, from a file of the process that uses them."""
+"""Reading the records of one client, or public test records, for a plan."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from pacdp.federation.plan import Plan
 
 
 def read_records(path: Path, plan: Plan) -> Records:
-    """Read a .csv or .npz file, with the features on which the plan's model is trained."""
+    """Read a .csv or .npz file, and compute the features on which the plan's model is trained."""
     records = read_client_file(path, task=plan.task, unit=plan.unit)
     if plan.representation is None:
         return records
@@ -19,7 +19,7 @@ def read_records(path: Path, plan: Plan) -> Records:
         name=plan.data,
         clients=(path.stem,),
         train=records,
-        # A data set needs test records; here none are used.
+        # Required by Dataset, but not used here.
         test=records.take(np.arange(1)),
         task=plan.task,
         unit=plan.unit,

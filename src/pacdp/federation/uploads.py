@@ -1,8 +1,8 @@
-"""Coarse uploads: rounding an update to a fraction of its own noise before it is sent.
+"""Coarse uploads: rounding an update to a fraction of its noise before it is sent.
 
-The noise makes the low bits of an update worthless. Rounding what was released is post-processing,
-so it costs no privacy, and it is part of the plan: every engine rounds in the same way, and a run
-in one process equals one over a network.
+The noise drowns the low-order bits of an update. Rounding a released value is post-processing and
+costs no privacy. It is part of the plan: every engine rounds in the same way, so that a run in one
+process equals one over a network.
 """
 
 import math
@@ -19,16 +19,16 @@ from pacdp.validation import FloatArray
 
 Tensors = dict[str, Tensor]
 
-FRACTION = 4
+STEPS_PER_SIGMA = 4
 """Steps per standard deviation of the noise: rounding adds 1/(12·4²) = 0.5 % to its variance."""
 LARGEST_WHOLE = 2**20 - 1
-"""The most steps that an update is sent with, in any coordinate; larger ones are clamped. It is a
-quarter of a million standard deviations, and small enough for single precision to tell whole
-numbers of steps apart."""
-# A step of so few significant bits is the same on both sides, although mathematical libraries
-# differ in the last bit, and costs 0.01 bits per coordinate.
+"""The largest number of steps in any coordinate of an update; larger values are clamped. This is a
+quarter of a million standard deviations, and small enough for exact integers in single
+precision."""
+# Significant bits of a step: so few that both sides compute the same step although mathematical
+# libraries differ in the last bit. This costs 0.01 bits per coordinate.
 _BITS = 8
-# Multiples of a step outside of these limits need not be ordinary numbers in single precision.
+# Outside of these limits, multiples of a step may overflow or be subnormal in single precision.
 _SMALLEST, _LARGEST = 2.0**-100, 2.0**100
 
 
@@ -44,8 +44,8 @@ def upload_noise(
     """Return σ of the noise in each coordinate of a client's update; None where it is not public.
 
     ``scale`` is the noise relative to even spending, ``shared_state`` the method's state when the
-    client was asked, by default the first one, and ``released`` what the client released beside its
-    update. Both ends know all of it.
+    client was asked (default: the initial one), and ``released`` the values that the client
+    released in addition to its update. Both sides know all of them.
     """
     method, client_plan = plan.algorithm, plan.clients[client]
     if shared_state is None:
@@ -73,11 +73,11 @@ def upload_step(
     shared_state: SharedState | None = None,
     released: Sequence[Mapping[str, Tensor]] = (),
 ) -> float | None:
-    """Return the step to whose multiples a client rounds its update; None where it does not.
+    """Return the step to whose multiples a client rounds its update; None if it does not.
 
-    It is a quarter of :func:`upload_noise`, and public. Updates are sent as they are if the plan
-    says so, if they are no linear function of the noise (a client's Adam), and for methods whose
-    noise is not public.
+    It is a quarter of :func:`upload_noise`, and public. Updates are not rounded if the plan says
+    so, if they are not linear in the noise (Adam on the client), or if the method's noise is not
+    public.
 
     >>> from pacdp.federation import Population, Recipe, Training, make_plan
     >>> from pacdp.methods import build_method
@@ -99,13 +99,13 @@ def upload_step(
 
 
 def planned_size(plan: Plan, client: int, values: int, round: int = 0) -> int:  # noqa: A002
-    """Return about how many bytes an update of so many values takes, as far as the plan tells.
+    """Estimate the size in bytes of an update with this many values from the plan.
 
-    A coarse update is counted as noise alone: one that its noise does not hide takes more.
+    A coarse update is treated as pure noise; one that is large compared with its noise takes more.
     """
     if plan.training.upload == "exact":
         return 4 * values
-    # Bounds that depend on further released values are those of no news.
+    # Bounds that depend on other released values are computed as if these were zero.
     released = [
         {name: torch.zeros(shape) for name, shape in part.items()}
         for part in plan.algorithm.further_releases(plan.clients[client])
@@ -123,12 +123,12 @@ def coarse_steps(noise: FloatArray) -> FloatArray:
     >>> coarse_steps(np.array([1.0, 0.3])).tolist()
     [0.25, 0.07470703125]
     """
-    mantissa, exponent = np.frexp(noise / FRACTION)
+    mantissa, exponent = np.frexp(noise / STEPS_PER_SIGMA)
     return np.asarray(np.ldexp(np.floor(mantissa * 2**_BITS), exponent - _BITS))
 
 
 def coarse_step(noise: float) -> float | None:
-    """Return the step for noise of one σ; None where single precision is not enough for it.
+    """Return the step for noise of one σ; None if single precision cannot represent it.
 
     >>> coarse_step(1.0)
     0.25
@@ -138,18 +138,18 @@ def coarse_step(noise: float) -> float | None:
 
 
 def coarsen(values: Tensor, step: float | Tensor) -> Tensor:
-    """Round to multiples of a step, half to even; what is not finite stays as it is.
+    """Round to multiples of a step, half to even; values that are not finite stay unchanged.
 
     >>> coarsen(torch.tensor([0.3, -0.1, torch.inf]), 0.25).tolist()
     [0.25, 0.0, inf]
     """
-    # Adding zero turns -0 into 0, which a whole number cannot tell apart.
+    # Adding zero turns -0 into 0, because an integer has no negative zero.
     rounded = count_steps(values, step).mul_(step).add_(0.0)
     return torch.where(torch.isfinite(values), rounded, values)
 
 
 def count_steps(values: Tensor, step: float | Tensor) -> Tensor:
-    """Return how many steps values are, as rounded floating-point numbers.
+    """Return values as numbers of steps, rounded to integers but still floating-point.
 
     >>> count_steps(torch.tensor([0.5, -0.25]), 0.25).tolist()
     [2.0, -1.0]
@@ -158,19 +158,19 @@ def count_steps(values: Tensor, step: float | Tensor) -> Tensor:
 
 
 def coarsen_update(update: Tensors, step: float | None) -> Tensors:
-    """Round a whole update; without a step it stays as it is."""
+    """Round a whole update; without a step it stays unchanged."""
     if step is None:
         return update
     return {name: coarsen(value, step) for name, value in update.items()}
 
 
 def compressed_size(values: int, ratio: float) -> int:
-    """Return about how many bytes noise of σ = ``ratio`` steps takes in so many coordinates.
+    """Estimate the bytes of noise with σ = ``ratio`` steps in this many coordinates.
 
     >>> compressed_size(28, 4.0), compressed_size(7850, 4.0)
     (33, 4053)
     """
     entropy = math.log2(ratio * math.sqrt(2 * math.pi * math.e))
-    # Huffman codes take 1.25 % more than the entropy, and their table about 32 bytes. Few bytes are
-    # stored as they are.
+    # Huffman codes take 1.25 % more than the entropy, and their table about 32 bytes. Short
+    # payloads are stored uncompressed.
     return min(values + 5, math.ceil(1.0125 * values * entropy / 8) + 32)

@@ -1,4 +1,4 @@
-"""Checking a plan that somebody else has made: it must follow from its own settings."""
+"""Verifying a plan from another party: it must be consistent with its own settings."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from pacdp.federation.population import Population
 _TOLERANCE = 1e-9
 
 
-def population_of(plan: Plan) -> Population:
+def reconstruct_population(plan: Plan) -> Population:
     """Return the public facts about the clients from which a plan was made.
 
     >>> from pacdp.federation import Recipe, Training
@@ -22,7 +22,7 @@ def population_of(plan: Plan) -> Population:
     >>> from pacdp.tasks import Classification
     >>> population = Population(sizes={"north": 200}, shape=(13,), task=Classification(2))
     >>> recipe = Recipe(training=Training(rounds=10, local_epochs=1))
-    >>> population_of(make_plan(recipe, build_method("fixed"), population)) == population
+    >>> reconstruct_population(make_plan(recipe, build_method("fixed"), population)) == population
     True
     """
     declared = plan.privacy.records
@@ -46,10 +46,10 @@ def population_of(plan: Plan) -> Population:
 
 
 def verify_plan(plan: Plan) -> None:
-    """Make the plan again from its recipe, method, clients and seed; refuse it if it differs.
+    """Recompute the plan from its recipe, method, clients and seed; refuse it if it differs.
 
-    Then noise, releases, sampling rates, divisors and budgets are those that the settings imply,
-    and nobody need believe them.
+    This ensures that noise, releases, sampling rates, divisors and budgets are those that the
+    settings imply, so that none of them has to be trusted.
     """
     if len({client.name for client in plan.clients}) != len(plan.clients):
         raise DataError("plan: two clients have the same name")
@@ -57,14 +57,14 @@ def verify_plan(plan: Plan) -> None:
         again = make_plan(
             plan.recipe,
             plan.algorithm,
-            population_of(plan),
+            reconstruct_population(plan),
             plan.seed,
             provenance=plan.provenance,
             tuning=plan.tuning,
             again=plan.again,
         )
     except PacdpError as error:
-        raise DataError(f"plan: cannot be made again from its settings ({error})") from error
+        raise DataError(f"plan: cannot be recomputed from its settings ({error})") from error
     difference = _find_difference(plan.model_dump(mode="json"), again.model_dump(mode="json"))
     if difference is not None:
         raise DataError(f"plan: {difference} is not what its settings imply")

@@ -1,6 +1,6 @@
 """Flower as the transport of a federation.
 
-Flower lives in an environment of its own (:mod:`pacdp.flower.environment`), because its
-requirements contradict those of pacdp. The app that it runs (the folder ``app``) only moves bytes
-between the coordinator's socket and the sockets of the sites.
+Flower is installed in a separate virtual environment (:mod:`pacdp.flower.environment`), because its
+requirements conflict with those of pacdp. The app that it runs (the folder ``app``) only moves
+bytes between the coordinator's socket and the sockets of the sites.
 """

@@ -1,4 +1,4 @@
-"""The app that Flower runs: the relay of the coordinator, and that of a site."""
+"""Writing the app that Flower runs: the relays of the coordinator and the sites."""
 
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -17,7 +17,7 @@ _FILES = (
 def write_app(folder: Path) -> None:
     """Write the app to a new folder, from which ``flwr run`` sends it to the nodes.
 
-    Everything in that folder is sent to every node: nothing else may be stored there.
+    Everything in that folder is sent to every node, so never store anything else there.
     """
     if folder.exists():
         raise InputError(f"{folder}: exists already; choose another path, or remove it")

@@ -1,4 +1,4 @@
-"""The certificates of a SuperLink, and the keys with which SuperNodes authenticate themselves."""
+"""The certificates of a SuperLink, and the authentication keys of SuperNodes."""
 
 import ipaddress
 import secrets
@@ -15,7 +15,7 @@ from pacdp.errors import InputError
 from pacdp.keys import write_private_file
 from pacdp.storage import require_new_file
 
-# A certificate that is used at once must not fail on a machine whose clock is a little behind.
+# A new certificate must also be valid on machines whose clock is slightly behind.
 _CLOCK_TOLERANCE = timedelta(hours=1)
 _LOOPBACK = ("localhost", "127.0.0.1")
 
@@ -23,8 +23,8 @@ _LOOPBACK = ("localhost", "127.0.0.1")
 def create_authority(certificate: Path, key: Path, *, days: int = 3650) -> None:
     """Write a new certificate authority: its certificate, and its private key with mode 600.
 
-    Neither file may exist. Only :func:`issue_server_certificate` needs the private key: keep it
-    away from the machines of the federation.
+    Neither file may exist. Only :func:`issue_server_certificate` needs the private key: store it
+    offline, away from the machines of the federation.
     """
     require_new_file(certificate)
     private = ec.generate_private_key(ec.SECP384R1())
@@ -53,8 +53,8 @@ def issue_server_certificate(
 ) -> None:
     """Write the certificate of a SuperLink, and its private key with mode 600.
 
-    ``hosts`` are the names and IP addresses under which SuperNodes reach it, besides ``localhost``
-    and ``127.0.0.1``. It is valid from ``start`` (by default from now on).
+    ``hosts`` are the names and IP addresses at which SuperNodes reach it, besides ``localhost`` and
+    ``127.0.0.1``. The certificate is valid from ``start`` (default: now).
     """
     require_new_file(certificate)
     issuer, issuer_key = _load_authority(authority, authority_key)
@@ -78,10 +78,10 @@ def issue_server_certificate(
 
 
 def create_node_key(path: Path) -> Path:
-    """Write the key pair of a SuperNode, and return the file of the public key.
+    """Write the key pair of a SuperNode, and return the path of the public key.
 
-    Both are in the form that Flower wants: ECDSA on P-384 in OpenSSH's format. The public key is
-    written beside the private one with the suffix ``.pub``.
+    Both are in the format that Flower requires: ECDSA on P-384 in OpenSSH's format. The public key
+    is written beside the private one with the suffix ``.pub``.
 
     >>> import tempfile
     >>> create_node_key(Path(tempfile.mkdtemp()) / "node.key").read_text().split()[0]
@@ -113,7 +113,7 @@ def create_secret(path: Path) -> None:
 
 
 def read_expiry(certificate: Path) -> datetime:
-    """Return the time at which a certificate ends to be valid."""
+    """Return the expiry time of a certificate."""
     return _load_certificate(certificate).not_valid_after_utc
 
 
@@ -161,7 +161,7 @@ def _load_authority(
     except (OSError, ValueError, TypeError):
         raise InputError(f"{authority_key}: must be a readable, unencrypted key in PEM") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise InputError(f"{authority_key}: must be the key of an elliptic curve")
+        raise InputError(f"{authority_key}: must be an elliptic-curve key")
     if key.public_key() != certificate.public_key():
         raise InputError(f"{authority_key}: is not the key of {authority}")
     return certificate, key

@@ -1,6 +1,6 @@
-"""The command lines and variables with which Flower's programs are started.
+"""The command lines and environment variables of Flower's programs.
 
-Nothing is started here. Every function returns a :class:`Command`; its variables are added to the
+Nothing is started here. Each function returns a :class:`Command`, whose variables are added to the
 environment of the process.
 """
 
@@ -17,7 +17,7 @@ _CONNECTION = "federation"
 
 @dataclass(frozen=True)
 class Command:
-    """How a program is started: its command line, and the variables that it needs."""
+    """The command line of a program, and the environment variables that it needs."""
 
     arguments: tuple[str, ...]
     variables: Mapping[str, str]
@@ -35,12 +35,12 @@ def superlink_command(
     host: str = "127.0.0.1",
     port: int = 9092,
 ) -> Command:
-    """Return how the SuperLink is started, which all other programs of Flower connect to.
+    """Return the command of the SuperLink, to which all other programs of Flower connect.
 
-    It accepts TLS and registered SuperNodes only, keeps its state in ``database``, starts no app
-    itself, and gives the ServerApp only to a SuperExec with the same ``secret``. But Flower asks
-    nobody for an account: whoever reaches the port can also register nodes and start runs, with
-    the requests below ``/v1/control/``. Let other machines reach ``/v1/fleet/`` only.
+    It accepts only TLS and registered SuperNodes, keeps its state in ``database``, starts no app
+    itself, and passes the ServerApp only to a SuperExec with the same ``secret``. However, Flower
+    does not authenticate operators: anyone who can reach the port can also register nodes and start
+    runs, with requests below ``/v1/control/``. Expose only ``/v1/fleet/`` to other machines.
     """
     return _command(
         environment,
@@ -56,7 +56,7 @@ def superlink_command(
 def server_superexec_command(
     environment: Path, *, home: Path, authority: Path, secret: Path, address: str
 ) -> Command:
-    """Return how the SuperExec is started that runs the ServerApp; ``address`` is SuperLink's."""
+    """Return the command of the SuperExec for the ServerApp; ``address`` is SuperLink's."""
     return _command(
         environment,
         home,
@@ -79,9 +79,9 @@ def supernode_command(
     port: int = 9094,
     secret: Path | None = None,
 ) -> Command:
-    """Return how the SuperNode of a site is started; ``address`` is that of the SuperLink.
+    """Return the command of a site's SuperNode; ``address`` is that of the SuperLink.
 
-    ``port`` is a port of its own on the loopback interface. With a ``secret`` the SuperNode starts
+    ``port`` is a free port on the loopback interface. With a ``secret`` the SuperNode starts
     no app itself: :func:`client_superexec_command` does, as another user that cannot read ``key``.
     """
     isolation = ["--isolation", "subprocess"]
@@ -100,7 +100,7 @@ def supernode_command(
 def client_superexec_command(
     environment: Path, *, home: Path, secret: Path, port: int = 9094
 ) -> Command:
-    """Return how the SuperExec is started that runs the ClientApp for the SuperNode at a port."""
+    """Return the command of the SuperExec for the ClientApp; ``port`` is the SuperNode's."""
     return _command(
         environment,
         home,
@@ -111,9 +111,9 @@ def client_superexec_command(
 
 
 def write_home(home: Path, *, authority: Path, address: str) -> None:
-    """Write the settings with which the commands below connect to the SuperLink."""
+    """Write the connection settings for the ``flwr`` commands below."""
     home.mkdir(parents=True, exist_ok=True)
-    # JSON's strings are strings of TOML.
+    # JSON strings are valid TOML strings.
     lines = [
         "[superlink]",
         f"default = {json.dumps(_CONNECTION)}",
@@ -126,7 +126,7 @@ def write_home(home: Path, *, authority: Path, address: str) -> None:
 
 
 def register_command(environment: Path, *, home: Path, public_key: Path, site: str) -> Command:
-    """Return how a SuperNode is registered at the SuperLink, which is done once per key."""
+    """Return the command that registers a SuperNode at the SuperLink, once per key."""
     return _command(
         environment,
         home,
@@ -136,7 +136,7 @@ def register_command(environment: Path, *, home: Path, public_key: Path, site: s
 
 
 def run_command(environment: Path, *, home: Path, app: Path, coordinator: Path) -> Command:
-    """Return how the run is started; ``coordinator`` is the coordinator's socket."""
+    """Return the command that submits the run; ``coordinator`` is the coordinator's socket."""
     return _command(
         environment,
         home,
@@ -147,7 +147,7 @@ def run_command(environment: Path, *, home: Path, app: Path, coordinator: Path) 
 
 
 def list_command(environment: Path, *, home: Path) -> Command:
-    """Return how the runs of the SuperLink are listed, with their states, as JSON."""
+    """Return the command that lists the runs of the SuperLink and their states, as JSON."""
     return _command(environment, home, "flwr", "list", _CONNECTION, "--format", "json")
 
 
@@ -160,21 +160,21 @@ def _command(
         {
             # Flower's programs start one another by their names.
             "PATH": f"{programs}:/usr/local/bin:/usr/bin:/bin",
-            # What is meant for pacdp's own environment must not reach this one.
+            # Modules of pacdp's environment must not be imported in Flower's.
             "PYTHONPATH": "",
             "FLWR_HOME": str(home),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-            # How often a SuperExec asks for work: a ClientApp is started in every round.
+            # A ClientApp is started in every round, so its SuperExec polls often.
             "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": str(poll),
         },
     )
 
 
 def _format_settings(**settings: str) -> str:
-    """Return settings in the form that Flower reads: key='value', separated by spaces."""
+    """Return settings in Flower's format: key='value', separated by spaces."""
     for key, value in settings.items():
         if "'" in value or not value.isprintable():
-            raise InputError(f"{key}: {value!r} must not hold quotes or control characters")
+            raise InputError(f"{key}: {value!r} must not contain quotes or control characters")
     return " ".join(f"{key}='{value}'" for key, value in settings.items())

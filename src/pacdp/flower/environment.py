@@ -1,8 +1,8 @@
-"""The virtual environment in which Flower lives.
+"""The virtual environment of Flower.
 
-Flower and pacdp require different versions of the same libraries, so Flower's programs run in an
-environment of their own: the one that the variable ``PACDP_FLOWER_ENV`` names, or one in the
-user's cache. It is made when a command first needs it.
+Flower and pacdp require different versions of the same libraries, so Flower's programs run in a
+separate environment: the one that the variable ``PACDP_FLOWER_ENV`` names, or one in the user's
+cache. It is created when a command first needs it.
 """
 
 import os
@@ -20,12 +20,12 @@ from pacdp.errors import InputError
 VARIABLE = "PACDP_FLOWER_ENV"
 VERSION = "1.41"
 _PROGRAMS = ("flwr", "flower-superlink", "flower-supernode", "flower-superexec", "flwr-clientapp")
-# Exists while an environment is being made: one that has it is never used.
+# Exists while an environment is being created; an environment that contains it is never used.
 _UNFINISHED = "pacdp-unfinished"
 
 
 def locate_environment() -> Path:
-    """Return the folder of Flower's environment, which need not exist."""
+    """Return the path of Flower's environment, which need not exist."""
     named = os.environ.get(VARIABLE)
     if named:
         return Path(named).expanduser().absolute()
@@ -33,7 +33,7 @@ def locate_environment() -> Path:
 
 
 def is_ready(environment: Path) -> bool:
-    """Whether an environment is complete and holds the right version of Flower.
+    """Whether an environment is complete and contains the right version of Flower.
 
     >>> is_ready(Path("nowhere"))
     False
@@ -46,9 +46,9 @@ def is_ready(environment: Path) -> bool:
 
 
 def ensure_environment() -> Path:
-    """Return the folder of Flower's environment, which is made first if it does not exist.
+    """Return the path of Flower's environment, and create it if it does not exist.
 
-    Raises InputError if it cannot be made. Several processes may call this at the same time.
+    Raises InputError if it cannot be created. Safe to call from several processes at once.
     """
     environment = locate_environment()
     if is_ready(environment):
@@ -57,15 +57,15 @@ def ensure_environment() -> Path:
         environment.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(environment.with_name(f".{environment.name}.lock")):
             if not is_ready(environment):
-                _make(environment)
+                _create(environment)
     except OSError as error:
         raise InputError(
-            f"{environment}: Flower's environment cannot be made: {error.strerror or error}"
+            f"{environment}: Flower's environment cannot be created: {error.strerror or error}"
         ) from None
     return environment
 
 
-def _make(environment: Path) -> None:
+def _create(environment: Path) -> None:
     marker = environment / _UNFINISHED
     if marker.exists():
         shutil.rmtree(environment)
@@ -92,7 +92,7 @@ def _run(environment: Path, *command: str) -> None:
     if result.returncode:
         lines = [line for line in result.stderr.splitlines() if line.strip()] or ["no message"]
         reason = next((line for line in lines if line.startswith("ERROR")), lines[-1])
-        raise InputError(f"{environment}: Flower's environment cannot be made: {reason}")
+        raise InputError(f"{environment}: Flower's environment cannot be created: {reason}")
 
 
 if __name__ == "__main__":

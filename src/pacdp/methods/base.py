@@ -192,15 +192,15 @@ class Method(Settings):
         return shared_state
 
     def further_releases(self, client: ClientPlan) -> Sequence[Mapping[str, tuple[int, ...]]]:
-        """Return names and shapes of what a participation releases beside its update."""
+        """Return names and shapes of the values released in addition to an update."""
         return ()
 
     def upload_noise(self, terms: UploadTerms) -> float | None:
         """Return σ of the noise in each coordinate of an update; None where it is not public.
 
         An update can be rounded to a fraction of it before it is sent
-        (:func:`pacdp.federation.uploads.upload_step`). A method that trains in its own way must say
-        how much noise there is, or its updates are sent as they are.
+        (:func:`pacdp.federation.uploads.upload_step`). A method with its own training loop must
+        override this, or its updates are not rounded.
         """
         if type(self).train is not Method.train:
             return None

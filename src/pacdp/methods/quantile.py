@@ -91,7 +91,7 @@ class Tracker(Quantile):
         return [{"count": ()}] * client.steps
 
     def upload_noise(self, terms: UploadTerms) -> float | None:
-        """Return σ of the sum of all steps; the counts tell at which bounds they were clipped."""
+        """Return σ of the sum of all steps; their clipping bounds follow from the counts."""
         bound = self.current_bound(self.first_bound, terms.shared_state, terms.client_id)
         bounds = []
         for count in terms.released:

@@ -1,4 +1,4 @@
-"""The noise that an upload contains, as everybody knows it from public facts."""
+"""The noise in an upload, computed from public facts."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from pacdp.methods.client_plan import ClientPlan
 class UploadTerms:
     """The public facts of one participation on which the noise in its update depends.
 
-    The client knows them before it sends, and the server when it has read the reply.
+    The client knows them before it sends, and the server after it has decoded the reply.
     """
 
     client_id: int
@@ -24,12 +24,12 @@ class UploadTerms:
     scale: float
     """The noise relative to even spending."""
     gains: Sequence[float] | None
-    """The factor with which the gradient of each local step enters the update; None where an update
-    is no linear function of the gradients."""
+    """The factor with which the gradient of each local step enters the update; None if the update
+    is not linear in the gradients."""
     shared_state: Mapping[str, Any]
     """The method's state on the server when the client was asked."""
     released: Sequence[Mapping[str, Tensor]] = field(default_factory=tuple)
-    """What the client released beside its update."""
+    """The values that the client released in addition to its update."""
 
     def release_noise(self, bound: float) -> float:
         """Return σ of a value that was clipped to ``bound``, released and divided."""
@@ -39,8 +39,8 @@ class UploadTerms:
     def steps_noise(self, bounds: Sequence[float]) -> float | None:
         """Return σ of the sum of all local steps; ``bounds`` are their clipping bounds.
 
-        This is the noise that was added. Through the model it also changes the gradients of later
-        steps, which is not counted.
+        This counts only the noise that was added. It also affects the gradients of later steps
+        through the model, which is not counted.
         """
         if self.gains is None:
             return None

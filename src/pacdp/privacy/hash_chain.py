@@ -33,7 +33,7 @@ from pacdp.privacy.reply_table import StoredReply
 
 GENESIS = "0" * 64
 APPLICATION_ID = 0x50414344  # "PACD"
-# A new file has the first format. The first use that needs the table of replies adds it.
+# A new file has the first format. The table of replies is added when it is first needed.
 FORMAT, FORMAT_WITH_REPLIES = 1, 2
 # How long to wait for another process that holds the file.
 BUSY_SECONDS = 60.0
@@ -46,8 +46,8 @@ _CREATE_TABLE = (
 SchemaRow = tuple[str, str, str, str | None]
 
 
-def _guarded_table(name: str, statement: str) -> list[SchemaRow]:
-    """Return a table whose rows are never changed or deleted."""
+def _append_only_table(name: str, statement: str) -> list[SchemaRow]:
+    """Return the schema of a table whose rows can never be changed or deleted."""
     rows: list[SchemaRow] = [("table", name, name, statement)]
     for change, event in (("deleted", "DELETE"), ("updated", "UPDATE")):
         trigger = f"{name}_are_never_{change}"
@@ -59,9 +59,9 @@ def _guarded_table(name: str, statement: str) -> list[SchemaRow]:
     return rows
 
 
-_ENTRIES = _guarded_table("entries", _CREATE_TABLE)
-_REPLIES = _guarded_table("replies", reply_table.CREATE_TABLE)
-# The index of UNIQUE is made by SQLite, without a statement.
+_ENTRIES = _append_only_table("entries", _CREATE_TABLE)
+_REPLIES = _append_only_table("replies", reply_table.CREATE_TABLE)
+# SQLite creates the index for UNIQUE, without a statement.
 _INDEX: SchemaRow = ("index", "sqlite_autoindex_replies_1", "replies", None)
 # The objects of each format, in the order of their names.
 _SCHEMAS = {FORMAT: _ENTRIES, FORMAT_WITH_REPLIES: [*_ENTRIES, *_REPLIES, _INDEX]}
@@ -123,7 +123,7 @@ class HashChain:
     ) -> list[Link]:
         """Check the whole file, and return every entry.
 
-        ``check`` is called with the entries and the replies, and may refuse them.
+        ``check`` is called with the entries and the replies, and may raise an error.
         """
         self._check_file()
         with self._connection() as connection:
@@ -196,9 +196,7 @@ class HashChain:
         reply_table.insert_reply(connection, reply)
         present = reply_table.select_reply(connection, reply.run, reply.round)
         if present != reply or reply_table.count_replies(connection) != before + 1:
-            raise LedgerError(
-                f"{self.path}: did not take the reply as it was written; nothing was added"
-            )
+            raise LedgerError(f"{self.path}: did not store the reply as written; nothing was added")
 
     def _damaged(self, reason: str) -> LedgerError:
         return LedgerError(f"{self.path}: is damaged: {reason}")

@@ -1,8 +1,8 @@
-"""The table of sent replies in a ledger file, one for each round of a run.
+"""The table of replies in a ledger file, at most one for each round of a run.
 
-A site answers each round once, and must be able to send the very same bytes again. They are kept in
-the ledger's own file, so that a reply and the entry with its hash are committed together or not at
-all. The table came with format 2 of the file; the first use that needs it adds it to older files.
+A site answers each round once, and must be able to send exactly the same bytes again. They are
+stored in the ledger file, so that a reply and the entry with its hash are committed atomically. The
+table was introduced with file format 2, and is added to older files when it is first needed.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ CREATE_TABLE = (
 
 
 class StoredReply(NamedTuple):
-    """The bytes that answer a round of a run, and the hash of the broadcast that they answer."""
+    """The reply to a round of a run, and the hash of the broadcast that it answers."""
 
     run: str
     round: int
@@ -26,13 +26,13 @@ class StoredReply(NamedTuple):
 
     @property
     def hash(self) -> str:
-        """The SHA-256 of the bytes; empty where a damaged file holds something else."""
-        known = isinstance(self.content, bytes)
-        return hashlib.sha256(self.content).hexdigest() if known else ""
+        """The SHA-256 of the content; empty if a damaged file contains anything but bytes."""
+        is_intact = isinstance(self.content, bytes)
+        return hashlib.sha256(self.content).hexdigest() if is_intact else ""
 
 
 def insert_reply(connection: sqlite3.Connection, reply: StoredReply) -> None:
-    """Add a reply; a second one for the same round is an error of SQLite."""
+    """Add a reply; SQLite raises an error for a second one in the same round."""
     connection.execute("INSERT INTO main.replies VALUES (?, ?, ?, ?)", reply)
 
 
@@ -46,7 +46,7 @@ def select_reply(connection: sqlite3.Connection, run: str, number: int) -> Store
 
 
 def iterate_replies(connection: sqlite3.Connection) -> Iterator[StoredReply]:
-    """Read all replies, one at a time: together they may be large."""
+    """Iterate over all replies without loading them into memory at once."""
     rows = connection.execute("SELECT run, round, broadcast, content FROM main.replies")
     return (StoredReply(*row) for row in rows)
 

@@ -1,9 +1,8 @@
-"""Rounds that are debited and answered once, as a ledger's entries tell.
+"""Rounds that are debited and answered once, derived from the entries of a ledger.
 
-A debit may name the round that it pays for and the hash of the broadcast that asked. The reply is
-named by its hash in an entry of its own. What a ledger knows of a round follows from these entries
-alone, so that a crash at any moment leaves one of three states: not debited, debited without a
-reply, or answered.
+A debit may contain the round that it pays for and the hash of the broadcast. A separate entry
+contains the hash of the reply. The state of a round is derived from these entries alone, so a crash
+at any time leaves one of three states: not debited, debited without a reply, or answered.
 """
 
 import re
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RoundRequest:
-    """A round of a run, and the hash of the broadcast that asks for an answer.
+    """A round of a run, and the hash of the broadcast to be answered.
 
     >>> RoundRequest("first", 0, "no hash")
     Traceback (most recent call last):
@@ -46,18 +45,18 @@ class RoundRequest:
         return {"run": self.run, "round": self.round, "broadcast": self.broadcast}
 
     def describe_debit(self) -> dict[str, Any]:
-        """Return plain values for the entry of the debit, with a secret of its own.
+        """Return plain values for the entry of the debit, with a secret salt.
 
-        A reply tells the head after its debit. Without a secret in that entry, whoever knows the
-        rest of it could find the times of this and earlier entries by trial, and so how long the
-        answers have taken.
+        A reply contains the head after its debit. Without the salt, the recipient could find the
+        times of this and earlier entries by brute force, since it knows the rest of their content,
+        and thus learn how long the answers took.
         """
         return self.to_dict() | {"salt": secrets.token_hex(16)}
 
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """What a ledger knows of a round that was debited."""
+    """A round that was debited."""
 
     request: RoundRequest
     releases: tuple[Release, ...]
@@ -74,7 +73,7 @@ Rounds = Mapping[tuple[str, int], RoundRecord]
 
 
 def collect_rounds(entries: Sequence["Entry"]) -> Rounds:
-    """Return every round that was debited, by run and round; contradictions are an InputError."""
+    """Return every debited round, by run and round; raise InputError for contradictions."""
     rounds: dict[tuple[str, int], RoundRecord] = {}
     for entry in entries:
         if "round" not in entry.content or entry.kind not in ("release", "reply"):
@@ -85,7 +84,7 @@ def collect_rounds(entries: Sequence["Entry"]) -> Rounds:
         if (known is None and entry.kind == "reply") or (
             known is not None and (known.request != request or known.reply is not None)
         ):
-            raise InputError(f"entry {entry.sequence} contradicts an earlier one of its round")
+            raise InputError(f"entry {entry.sequence} contradicts an earlier entry of its round")
         if entry.kind == "reply":
             assert known is not None
             rounds[key] = replace(known, reply=require_string("reply", entry.content["reply"]))

@@ -7,7 +7,7 @@ file is a :class:`~pacdp.privacy.hash_chain.HashChain` of entries. The spent bud
 After a crash a debited release may be missing, but no debit is.
 
 A site that answers a server debits each round once, for one broadcast, and stores its reply in the
-same file (:mod:`pacdp.privacy.rounds`); all it ever sends are bytes that are stored there.
+same file (:mod:`pacdp.privacy.rounds`); it sends only bytes that are stored there.
 
 Several runs may use one ledger. No server can raise the budget: only
 :meth:`SQLiteLedger.set_budget` changes it, and this is recorded as an entry, too.
@@ -165,8 +165,8 @@ class SQLiteLedger:
         asked = {} if request is None else request.describe_debit()
 
         def admit(entries: list[Entry]) -> None:
-            if request is not None and (run, request.round) in self._rounds_of(entries):
-                raise LedgerError(f"{self.path}: round {request.round} of {run} is debited already")
+            if request is not None and (run, request.round) in self._collect_rounds(entries):
+                raise LedgerError(f"{self.path}: round {request.round} of {run} is already debited")
             refuse_excess(releases, _count(entries, run), run=run, at_most=at_most)
 
         return self._append(
@@ -177,7 +177,7 @@ class SQLiteLedger:
         )
 
     def find_round(self, run: str, number: int) -> RoundRecord | None:
-        """Return what is known of a round; None if it was not debited.
+        """Return a round; None if it was not debited.
 
         >>> import tempfile
         >>> from pacdp.privacy import Adjacency, Guarantee, SQLiteLedger
@@ -191,7 +191,7 @@ class SQLiteLedger:
     @property
     def rounds(self) -> Rounds:
         """All rounds that were debited, by run and round."""
-        return self._rounds_of(self.entries)
+        return self._collect_rounds(self.entries)
 
     def store_reply(self, request: RoundRequest, content: bytes) -> bytes:
         """Store the reply to a debited round, once, and return the bytes as they are in the file.
@@ -201,10 +201,10 @@ class SQLiteLedger:
         reply = StoredReply(**request.to_dict(), content=content)
 
         def admit(entries: list[Entry]) -> None:
-            known = self._rounds_of(entries).get((request.run, request.round))
+            known = self._collect_rounds(entries).get((request.run, request.round))
             if known is None or known.request != request or known.reply is not None:
                 raise LedgerError(
-                    f"{self.path}: round {request.round} of {request.run} awaits no such reply"
+                    f"{self.path}: round {request.round} of {request.run} does not await this reply"
                 )
 
         entry = ("reply", request.to_dict() | {"reply": reply.hash})
@@ -214,7 +214,7 @@ class SQLiteLedger:
         return stored
 
     def read_reply(self, request: RoundRequest) -> bytes | None:
-        """Return the stored reply, byte for byte; None if it is not what the entry names."""
+        """Return the stored reply; None if its hash is not the one in its entry."""
         known = self.find_round(request.run, request.round)
         stored = self._chain.read_reply(request.run, request.round)
         if known is None or stored is None or known.request != request:
@@ -307,19 +307,19 @@ class SQLiteLedger:
     def _damaged(self, reason: str) -> LedgerError:
         return LedgerError(f"{self.path}: is damaged: {reason}")
 
-    def _rounds_of(self, entries: Sequence[Entry]) -> Rounds:
+    def _collect_rounds(self, entries: Sequence[Entry]) -> Rounds:
         try:
             return collect_rounds(entries)
         except (KeyError, TypeError, InputError) as error:
             raise self._damaged(str(error)) from None
 
     def _check_replies(self, links: Sequence[Link], replies: Iterator[StoredReply]) -> None:
-        """Refuse replies that no entry names; one that is missing is lost, and harms nobody."""
-        rounds = self._rounds_of(self._parse(links))
+        """Refuse replies without a matching entry; a missing reply is lost, but does no harm."""
+        rounds = self._collect_rounds(self._parse(links))
         for reply in replies:
             known = rounds.get((reply.run, reply.round))
             if known is None or not _is_named(known, reply):
-                raise self._damaged(f"the reply to round {reply.round} is not as its entry says")
+                raise self._damaged(f"the reply to round {reply.round} does not match its entry")
 
     def _parse(self, links: Sequence[Link]) -> list[Entry]:
         entries = []

@@ -1,4 +1,4 @@
-"""The state of a site as one HTML page, for the data-protection officer of its owner."""
+"""The status of a site as one HTML page, for the owner's data-protection officer."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -16,11 +16,11 @@ _STATES = {
     "unanswered": "paid, not answered yet",
 }
 _HEADS = {
-    "known": "The ledger has the head that is kept on the other medium, or a newer one.",
-    "missing": "The head on the other medium cannot be read, so it is unknown whether the ledger "
-    "is the newest copy. The site does not start without it.",
-    "stale": "The ledger is older than the head on the other medium: an older copy was restored. "
-    "The site refuses everything until the newest ledger is back.",
+    "known": "The ledger contains the head on the separate storage, so it is not an older copy.",
+    "missing": "The head on the separate storage cannot be read, so an older copy of the ledger "
+    "would go unnoticed. The site does not start without it.",
+    "stale": "The ledger does not contain the head on the separate storage: an older copy was "
+    "restored. The site refuses everything until the newest ledger is restored.",
 }
 
 
@@ -69,7 +69,7 @@ def _list_facts(state: Mapping[str, Any], terms: str) -> list[dict[str, str]]:
         (
             "Spent",
             f"ε = {state['spent']['epsilon']:.3g}",
-            f"{format_count(state['releases'], 'release')}, of all trainings on this ledger",
+            f"{format_count(state['releases'], 'release')}, in all runs on this ledger",
         ),
         ("Left", f"{100 * (1 - state['used']):.0f} %", "of the budget, counted in equal releases"),
     ]
@@ -81,7 +81,7 @@ def _list_facts(state: Mapping[str, Any], terms: str) -> list[dict[str, str]]:
         )
     facts.append(("Refused", str(refused), "requests, by code below"))
     running = {True: "yes", False: "no", None: "unknown"}[state["running"]]
-    facts.append(("Running", running, "when this page was made"))
+    facts.append(("Running", running, "when this page was created"))
     return [dict(zip(("name", "value", "note"), fact, strict=True)) for fact in facts]
 
 
@@ -91,13 +91,13 @@ def _list_warnings(state: Mapping[str, Any]) -> list[str]:
     if state["head_file"] != "known":
         warnings.append(_HEADS[state["head_file"]])
     if "error" in plan:
-        warnings.append(f"There is no plan that can be used: {plan['error']}.")
+        warnings.append(f"There is no usable plan: {plan['error']}.")
         return warnings
     if not plan["accepted"]:
         warnings.append("The plan in the site's folder is not the one that was accepted.")
     for name, meaning in (
-        ("unanswered", "Paid for and not answered yet, but can be asked for again"),
-        ("lost", "Paid for, and the reply is lost or could not be computed"),
+        ("unanswered", "Debited but not answered yet; the server can ask again"),
+        ("lost", "Debited, but the reply was lost or could not be computed"),
     ):
         if plan[name]:
             warnings.append(f"{meaning}: round {', '.join(map(str, plan[name]))}.")

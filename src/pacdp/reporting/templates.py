@@ -1,4 +1,4 @@
-"""The templates and the style of pages that load nothing from elsewhere."""
+"""The templates and the style sheet of self-contained HTML pages."""
 
 import base64
 import hashlib
@@ -15,7 +15,7 @@ from pacdp.reporting.figures.svg import render_svg
 
 @cache
 def load_template(name: str) -> Template:
-    """Return a template in which all text is escaped: names of clients are not trusted."""
+    """Return a template that escapes all text, because client names are not trusted."""
     jinja = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -37,7 +37,7 @@ def load_style() -> Markup:
 
 @cache
 def load_script() -> Mapping[str, str]:
-    """Return the only script that a page allows to run, with its hash."""
+    """Return the only script that a page allows, and its hash."""
     script = _read("script.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return {"script": Markup(script), "script_hash": f"sha256-{digest}"}

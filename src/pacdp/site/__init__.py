@@ -1,6 +1,6 @@
-"""A site: the process of a data holder that owns records, ledger and key, and answers a server.
+"""A site: the data holder's process, which owns records, ledger and key, and answers a server.
 
-It knows nothing of the transport that carries bytes between the server and its socket.
+It does not depend on the transport that carries bytes between the server and its socket.
 """
 
 from pacdp.site.server import serve

@@ -17,7 +17,7 @@ from pacdp.storage import write_atomically
 
 @dataclass(frozen=True)
 class Proposal:
-    """A plan that was read and verified, and awaits the owner's decision."""
+    """A plan that has been read and verified, and awaits the owner's decision."""
 
     toml: Path
     settings: SiteSettings
@@ -26,16 +26,16 @@ class Proposal:
 
     @property
     def digest(self) -> str:
-        """The hash that is recorded if the owner accepts."""
+        """The hash that is recorded on acceptance."""
         return plan_digest(self.plan, self.settings.modules)
 
     def describe(self) -> dict[str, str]:
-        """Return what is agreed to, by topic, in plain words."""
+        """Return the terms of the plan by topic, in plain language."""
         number = find_client(self.plan, self.settings.client)
         return describe_agreement(self.plan, number, self.ledger, self.settings.modules)
 
     def accept(self) -> None:
-        """Record the owner's acceptance; a site that is running uses the plan after a restart."""
+        """Record the owner's acceptance; a running site uses the plan after a restart."""
         content = self.plan.model_dump_json(indent=2) + "\n"
         write_atomically(self.settings.plan, content, private=True)
         if not self.settings.head.exists():
@@ -44,7 +44,7 @@ class Proposal:
 
 
 def propose_plan(path: Path, toml: Path) -> Proposal:
-    """Read a plan that somebody has sent, and refuse it unless this site could serve it."""
+    """Read a plan that was received, and refuse it if this site could not serve it."""
     settings = SiteSettings.load_toml(toml)
     plan = read_plan(path, settings)
     head = HeadFile(settings.head).read() if settings.head.exists() else None
@@ -52,7 +52,7 @@ def propose_plan(path: Path, toml: Path) -> Proposal:
         raise InputError(f"{settings.head}: its folder does not exist")
     ledger = SQLiteLedger(settings.ledger, head=head)
     if head is None and ledger.rounds:
-        # Otherwise a lost medium would go unnoticed, and with it an older copy of the ledger.
+        # Raises: a new head file would hide that the old one was lost and the ledger is stale.
         HeadFile(settings.head).read()
     require_ledger(plan, find_client(plan, settings.client), ledger)
     return Proposal(toml, settings, plan, ledger)

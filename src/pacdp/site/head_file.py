@@ -1,8 +1,9 @@
-"""The head of the ledger on another medium, which tells a restored older copy from the newest.
+"""The newest head of the ledger, kept on separate storage to detect a restored older copy.
 
-A backup of a ledger gives back budget that was spent since, and rounds that were answered could be
-answered again with other noise. So the newest head is kept in a second file, best on another disk
-or another machine. It is written before any reply leaves: whatever was sent, its head is known.
+Restoring a backup of a ledger would also restore budget that has been spent since, and answered
+rounds could be answered again with fresh noise. So the newest head is kept in a second file,
+preferably on another disk or machine. It is written before a reply is sent, so it covers every
+reply that ever left the site.
 """
 
 import os
@@ -25,16 +26,16 @@ class HeadFile:
             text = self.path.read_text(encoding="ascii").strip()
         except (OSError, UnicodeError):
             raise InputError(
-                f"{self.path}: cannot be read; it holds the newest head of the ledger, which pacdp "
-                "site accept writes first. If its medium is lost and the ledger is certainly the "
-                "newest copy, write the head that pacdp ledger show prints into it"
+                f"{self.path}: cannot be read; pacdp site accept creates it, with the newest head "
+                "of the ledger. If it was lost and the ledger is certainly the newest copy, write "
+                "the head that pacdp ledger show prints into a new one"
             ) from None
         if not re.fullmatch("[0-9a-f]{64}", text):
-            raise InputError(f"{self.path}: must hold the 64 hexadecimal digits of a head")
+            raise InputError(f"{self.path}: must contain the 64 hexadecimal digits of a head")
         return text
 
     def write(self, head: str) -> None:
-        """Replace the head, and return once it is on the disk."""
+        """Replace the head, and return once it is on disk."""
         if head == self._written:
             return
         beside = self.path.with_name(f".{self.path.name}.new")

@@ -1,4 +1,4 @@
-"""Reading a plan at a site: allowed plug-ins only, and nothing that does not follow from it."""
+"""Reading a plan at a site: it may use allowed plug-ins only, and must be consistent."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -14,41 +14,43 @@ from pacdp.site.settings import SiteSettings
 
 
 def read_plan(path: Path, settings: SiteSettings) -> Plan:
-    """Read and verify a plan; it may only name plug-ins that the settings allow.
+    """Read and verify a plan, which may only use plug-ins that the settings allow.
 
-    Only then is their code imported, and only if each file has the hash that the settings give.
+    Plug-ins are imported only after that check, and only if their files have the expected hashes.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: is no plan ({error})") from None
-    for name in named_plugins(content):
+        raise DataError(f"{path}: is not a plan ({error})") from None
+    for name in find_plugin_names(content):
         module = name.partition(":")[0]
         if module not in settings.modules:
             raise InputError(
-                f"{path}: names the plug-in {name}, which site.toml does not allow; add its module "
+                f"{path}: uses the plug-in {name}, which site.toml does not allow; add its module "
                 "to modules with the SHA-256 of its file if you trust it"
             )
     import_pinned(settings.modules)
     # What was read above: the file may be another by now, if others can write it.
     plan = Plan.load(path, content=content or {})
     if not plan.algorithm.private:
-        raise InputError(f"{path}: {plan.method} has no guarantee, which a site does not accept")
+        raise InputError(
+            f"{path}: {plan.method} has no privacy guarantee, so a site cannot accept it"
+        )
     verify_plan(plan)
     return plan
 
 
 def read_accepted_plan(settings: SiteSettings) -> Plan:
-    """Read the plan that the owner has accepted, and no other."""
+    """Read the plan, and refuse any other than the one that the owner accepted."""
     if settings.accepted is None:
-        raise InputError(f"{settings.plan}: is not accepted yet; use pacdp site accept")
+        raise InputError(f"{settings.plan}: has not been accepted yet; use pacdp site accept")
     plan = read_plan(settings.plan, settings)
     if plan_digest(plan, settings.modules) != settings.accepted:
         raise InputError(
-            f"{settings.plan}: is not the plan that was accepted, or its plug-ins or pacdp's "
-            "version are others; use pacdp site accept again"
+            f"{settings.plan}: the plan, its plug-ins or the version of pacdp changed since it was "
+            "accepted; use pacdp site accept again"
         )
     return plan
 
@@ -61,8 +63,8 @@ def find_client(plan: Plan, name: str) -> int:
     return names.index(name)
 
 
-def named_plugins(content: Any) -> Iterator[str]:
-    """Yield whatever a plan names by ``module:name``, before any of it is looked up."""
+def find_plugin_names(content: Any) -> Iterator[str]:
+    """Yield every ``module:name`` in the JSON of a plan, without importing any of them."""
     if not isinstance(content, Mapping):
         return
     model = content.get("model")

@@ -1,4 +1,4 @@
-"""Synthetic records in the place of a client's own, to measure how long an answer takes."""
+"""Synthetic records that stand in for a client's own when answers are timed."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from pacdp.federation import Plan
 
 
 def make_synthetic_records(plan: Plan, client: int, like: Records) -> Records:
-    """Make as many records as a client has, of the same types, which hold zeros only."""
+    """Make all-zero records, as many and of the same types as the client's own."""
     planned, declared = plan.clients[client], plan.privacy.records
     units = np.arange(planned.records) % planned.units
     budgets = None

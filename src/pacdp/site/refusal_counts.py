@@ -1,4 +1,4 @@
-"""How often a site has refused, by code, kept in a file for its owner."""
+"""How often a site has refused requests, by code, in a file for its owner."""
 
 import json
 from collections import Counter
@@ -8,24 +8,24 @@ from pacdp.federation.wire import Code
 from pacdp.storage import write_atomically
 
 MEANINGS = {
-    Code.MALFORMED: "It was no message of the known form, or too long.",
-    Code.SIGNATURE: "The coordinator had not signed it.",
+    Code.MALFORMED: "The message was not in the expected format, or too long.",
+    Code.SIGNATURE: "The coordinator did not sign it.",
     Code.RUN: "It belonged to another run.",
-    Code.PLAN: "It belonged to another plan than the accepted one.",
+    Code.PLAN: "It belonged to a plan other than the accepted one.",
     Code.ROUND: "There is no such round.",
     Code.PARTICIPANT: "This client does not take part in the round.",
-    Code.WEIGHTS: "The weights were not those of the model, or a number was not finite.",
-    Code.STATE: "The method's state was unusable.",
-    Code.ANSWERED: "The round was debited for another message before.",
-    Code.LOST: "The reply to the round is gone, or computing it has failed.",
-    Code.BUDGET: "The plan or the budget is used up, or the ledger is an older copy.",
-    Code.BUSY: "Something failed here, such as a full disk; asking again is allowed.",
+    Code.WEIGHTS: "The weights did not match the model, or a value was not finite.",
+    Code.STATE: "The method's state was invalid.",
+    Code.ANSWERED: "The round was already debited for another message.",
+    Code.LOST: "The reply to the round was lost or could not be computed.",
+    Code.BUDGET: "The plan or the budget is exhausted, or the ledger is an older copy.",
+    Code.BUSY: "The site had a temporary problem, such as a full disk; the server may retry.",
 }
-"""Why a site refuses, for its owner."""
+"""Explanations of the codes for the owner of a site."""
 
 
 class RefusalCounts:
-    """Counts that survive a restart. They are for information: nothing depends on them.
+    """Counts that survive a restart. They are informational only.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "counts.json"
@@ -45,7 +45,7 @@ class RefusalCounts:
             known = {code: content[code] for code in map(str, Code) if code in content}
             self.by_code.update({code: n for code, n in known.items() if type(n) is int and n > 0})
         except (OSError, ValueError, TypeError, RecursionError):
-            # Not there yet, or damaged: counting starts again.
+            # The file does not exist yet, or is damaged: start from zero.
             self.by_code.clear()
 
     @classmethod
@@ -59,7 +59,7 @@ class RefusalCounts:
         self._changed = True
 
     def save(self) -> None:
-        """Write the counts, if there are new ones."""
+        """Write the counts, if they have changed."""
         if self._changed:
             content = json.dumps(self.by_code, sort_keys=True) + "\n"
             write_atomically(self.path, content, private=True)

@@ -1,4 +1,4 @@
-"""The socket at which a site answers: one request for each connection, one at a time."""
+"""The socket on which a site answers: one request per connection, one at a time."""
 
 import logging
 import socket
@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 from pacdp.federation.wire import Code
 from pacdp.site.site import Site
-from pacdp.site.timing import departure
-from pacdp.sockets import PATIENCE_SECONDS, Listener, receive, receive_length, send_message
+from pacdp.site.timing import compute_departure
+from pacdp.sockets import PEER_TIMEOUT_SECONDS, Listener, receive, receive_length, send_message
 
 _log = logging.getLogger(__name__)
 
 
 def serve(site: Site, *, on_ready: Callable[[], None] = lambda: None) -> None:
-    """Answer requests until SIGTERM or SIGINT; what is being answered then is finished.
+    """Answer requests until SIGTERM or SIGINT; a request in progress is completed.
 
     Must be called in the main thread. ``on_ready`` is called once the socket accepts connections.
     """
@@ -23,9 +23,9 @@ def serve(site: Site, *, on_ready: Callable[[], None] = lambda: None) -> None:
         while connection := listener.accept():
             with connection:
                 try:
-                    _attend(site, connection)
+                    _handle_connection(site, connection)
                 except OSError as error:
-                    # The peer is gone, too slow, or sent nothing. Its reply is stored.
+                    # The peer disconnected or was too slow. A reply is stored and can be resent.
                     _log.info("connection: %s", error)
             _save_counts(site)
 
@@ -37,9 +37,9 @@ def _save_counts(site: Site) -> None:
         _log.warning("%s: %s", site.refusals.path, error)
 
 
-def _attend(site: Site, connection: socket.socket) -> None:
+def _handle_connection(site: Site, connection: socket.socket) -> None:
     """Answer the one request of a connection."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + PEER_TIMEOUT_SECONDS
     size = receive_length(connection, deadline)
     if size > site.largest_request:
         start = time.monotonic()
@@ -48,7 +48,7 @@ def _attend(site: Site, connection: socket.socket) -> None:
         frame = receive(connection, size, deadline)
         start = time.monotonic()
         content = site.answer(frame)
-    leave = departure(start, time.monotonic(), site.interval)
+    leave = compute_departure(start, time.monotonic(), site.interval)
     time.sleep(max(0.0, leave - time.monotonic()))
-    connection.settimeout(PATIENCE_SECONDS)
+    connection.settimeout(PEER_TIMEOUT_SECONDS)
     send_message(connection, content)

@@ -1,4 +1,4 @@
-"""``site.toml``: what the owner of the data decides, and no server can change."""
+"""``site.toml``: the data owner's settings, which no server can change."""
 
 import re
 import tomllib
@@ -26,31 +26,31 @@ class SiteSettings(Settings):
         None, description="SHA-256 of the plan that the owner accepted, by pacdp site accept."
     )
     coordinator: PublicKeys = Field(
-        description="The coordinator's public key, in hexadecimal digits; or a list, while it is "
-        "being replaced."
+        description="The coordinator's public key, in hexadecimal digits, or a list of several "
+        "while it is being replaced."
     )
-    key: Path = Field(description="The file of the site's own private key.")
-    socket: Path = Field(description="The Unix socket at which the site answers.")
+    key: Path = Field(description="The file with the site's private key.")
+    socket: Path = Field(description="The Unix socket on which the site answers.")
     head: Path = Field(
-        description="The file that keeps the newest head of the ledger, on another medium."
+        description="The file with the newest head of the ledger, on separate storage."
     )
     interval: Real | None = Field(
         None,
         gt=0,
         le=3600,
-        description="The least seconds after which answers leave, at multiples; longer if four "
-        "times what an answer takes with synthetic records is more.",
+        description="Minimum response time in seconds; the site uses four times the measured time "
+        "of an answer with synthetic records if that is longer.",
     )
     modules: dict[str, Hash] = Field(
         {}, description="Modules that the plan may use, each with the SHA-256 of its file."
     )
     peers: tuple[Whole, ...] = Field(
-        (), description="Numbers of the users that may use the socket, besides the site's own."
+        (), description="IDs of the users that may use the socket, besides the site's own."
     )
 
 
 def record_acceptance(path: Path, digest: str) -> None:
-    """Write the hash of the accepted plan into the file, and leave the rest of it as it is.
+    """Write the hash of the accepted plan into the file, and leave the rest unchanged.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "site.toml"
@@ -61,7 +61,7 @@ def record_acceptance(path: Path, digest: str) -> None:
     """
     text = path.read_text(encoding="utf-8")
     line = f'accepted = "{digest}"'
-    # A key before the first table belongs to the file itself.
+    # Only keys before the first table are top-level.
     start = re.search(r"^\s*\[", text, re.MULTILINE)
     end = len(text) if start is None else start.start()
     top, count = re.subn(r"^[ \t]*accepted[ \t]*=.*$", line, text[:end], flags=re.MULTILINE)
@@ -71,5 +71,5 @@ def record_acceptance(path: Path, digest: str) -> None:
     except tomllib.TOMLDecodeError:
         written = False
     if not written:
-        raise InputError(f"{path}: cannot be changed safely; write {line} into it yourself")
+        raise InputError(f"{path}: cannot be edited automatically; add {line} to it yourself")
     write_atomically(path, changed, private=True)

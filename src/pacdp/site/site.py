@@ -1,13 +1,13 @@
-"""The custodian of a client's data: it answers broadcasts, each round once, and trusts nobody.
+"""A site answers broadcasts with a client's data, each round once, and trusts no other party.
 
-A site alone can read its records, its ledger and its key. Whoever asks gets a signed reply or a
-refusal with one of a few fixed codes. Everything is checked before anything is paid. A round is
-debited for one broadcast and answered with the same bytes for ever, through crashes: the reply is
-stored in the ledger's own transaction before it leaves.
+Only the site can read its records, ledger and key. A request gets a signed reply, or a refusal with
+one of a few fixed codes. Every check happens before the debit. A round is debited for one broadcast
+and always answered with the same bytes, even after a crash: the reply is stored in the ledger,
+together with its entry, before it is sent.
 
-Formal guarantee: whatever is asked, and whenever the process is killed, all answers together are
-(ε, δ)-private for the ledger's budget, adjacency and unit, as long as the ledger and the file with
-its newest head are not both replaced by older copies.
+Formal guarantee: for any sequence of requests, and even if the process is killed at any time, all
+answers together are (ε, δ)-private for the ledger's budget, adjacency and unit, unless the ledger
+and the file with its newest head are both replaced by older copies.
 """
 
 import logging
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 class Site:
     """A client with its records, ledger and key, ready to answer. Use it as a context manager.
 
-    Its noise comes from the operating system; nothing can seed it.
+    Its noise comes from the operating system's entropy and cannot be seeded.
     """
 
     def __init__(self, settings: SiteSettings) -> None:
@@ -61,7 +61,7 @@ class Site:
         try:
             self.ledger = SQLiteLedger(settings.ledger, head=self._head_file.read())
         except StaleLedgerError as error:
-            # An older copy: what was spent since is unknown, so all of it counts as spent.
+            # An older copy: later spending is unknown, so the whole budget counts as spent.
             _log.error("%s; every request is refused", error)
             self.ledger = SQLiteLedger(settings.ledger)
             self.stale = True
@@ -72,7 +72,7 @@ class Site:
         self._make_client(self.ledger, checked=False)
         if not self.stale:
             self._head_file.write(self.ledger.head)
-        # Also makes the model warm.
+        # This also warms up the model.
         self.interval = self._choose_interval()
         self._unstored: dict[RoundRequest, bytes] = {}
         self.refusals = RefusalCounts.beside(settings.ledger)
@@ -89,7 +89,7 @@ class Site:
 
     @property
     def largest_request(self) -> int:
-        """The most bytes of a request; more are refused unread."""
+        """The most bytes of a request; longer ones are refused unread."""
         return self._wire.largest_broadcast
 
     def answer(self, frame: bytes) -> bytes:
@@ -109,7 +109,7 @@ class Site:
             self.stale = True
             return self.refuse(Code.BUDGET, number)
         except Exception as error:
-            # Such as a full disk. What went wrong is for the owner alone.
+            # Such as a full disk. Only the owner may see the details.
             _log.error("round %s: %s", number, _describe_error(error))
             return self.refuse(Code.BUSY, number)
 
@@ -118,10 +118,10 @@ class Site:
         self.refusals.add(code)
         return self._wire.encode_refusal(code, client=self.number, round=number, sign=self._sign)
 
-    def _answer(self, broadcast: Broadcast, asked: str) -> bytes:
+    def _answer(self, broadcast: Broadcast, broadcast_digest: str) -> bytes:
         if self.stale:
             raise WireError(Code.BUDGET)
-        request = RoundRequest(self.plan.run, broadcast.round, asked)
+        request = RoundRequest(self.plan.run, broadcast.round, broadcast_digest)
         known = self.ledger.find_round(request.run, request.round)
         if known is not None and known.request != request:
             raise WireError(Code.ANSWERED)
@@ -130,27 +130,27 @@ class Site:
             if content is None:
                 raise WireError(Code.LOST)
         else:
-            # Whether it can be stored may depend on its size, and so on its noise: on a full disk,
-            # asking again would otherwise tell of many computations, of which one is paid for.
+            # Whether a reply can be stored may depend on its size, and so on its noise. If the disk is
+            # full, it is kept, because only one computation is paid for.
             if request not in self._unstored:
                 self._unstored[request] = self._compute(broadcast, request)
             content = self.ledger.store_reply(request, self._unstored[request])
             del self._unstored[request]
-        # Before anything leaves, because only what is known there cannot be undone by a backup.
+        # Written before the reply is sent, so that restoring a backup cannot hide the reply.
         self._head_file.write(self.ledger.head)
         return content
 
     def _compute(self, broadcast: Broadcast, request: RoundRequest) -> bytes:
-        """Debit the round if it is not debited yet, train, and return what is sent."""
+        """Debit the round unless it is debited already, train, and return the encoded answer."""
         try:
             reply = self._make_client(RoundLedger(self.ledger, request)).answer(broadcast)
             return self._encode(reply, broadcast, request)
         except Exception as error:
             if self.ledger.find_round(request.run, request.round) is None:
                 raise
-            # Whether it fails may depend on the records, for instance where weights are so large
-            # that an update overflows. Each attempt has its own noise, and only one is paid for: so
-            # this refusal is the answer to the round, for ever.
+            # Whether this fails may depend on the records, for instance if weights are so large
+            # that an update overflows. Each attempt draws fresh noise, and only one is paid for:
+            # so this refusal is stored as the permanent answer to the round.
             _log.error("round %s: %s", request.round, _describe_error(error))
             return self.refuse(Code.LOST, request.round)
 
@@ -159,7 +159,11 @@ class Site:
         if paid is None or paid.request != request:
             raise LedgerError(f"{self.ledger.path}: round {request.round} is not debited")
         return self._wire.encode_reply(
-            reply, broadcast=broadcast, asked=request.broadcast, head=paid.head, sign=self._sign
+            reply,
+            broadcast=broadcast,
+            broadcast_digest=request.broadcast,
+            head=paid.head,
+            sign=self._sign,
         )
 
     def _make_client(self, ledger: Ledger, *, checked: bool = True) -> Client:
@@ -171,7 +175,7 @@ class Site:
         )
 
     def close(self) -> None:
-        """Give up the exclusive use of the ledger."""
+        """Release the lock on the ledger."""
         self._lock.release()
 
     def __enter__(self) -> Self:
@@ -187,9 +191,9 @@ class Site:
 
 
 def _describe_error(error: BaseException) -> str:
-    """Say what failed and where.
+    """Describe what failed and where.
 
-    The text of an error may hold values of records, so it is shown only if it is about a file.
+    The text of an error may contain values from records, so it is shown only for file errors.
     """
     if isinstance(error, LedgerError | OSError):
         return f"{type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""The state of a site for its owner: budget, spent, rounds and refusals."""
+"""The status of a site for its owner: budget, spending, rounds and refusals."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from pacdp.sockets import is_listening
 
 
 def read_status(settings: SiteSettings) -> dict[str, Any]:
-    """Return the state as plain values; it disturbs a running site in no way."""
+    """Return the status as plain values, without affecting a running site."""
     ledger = SQLiteLedger(settings.ledger)
     state = ledger.filter
     return {
@@ -44,11 +44,11 @@ def read_status(settings: SiteSettings) -> dict[str, Any]:
 
 
 def _describe_plan(settings: SiteSettings, ledger: SQLiteLedger) -> dict[str, Any]:
-    """Return what is known of the plan and its rounds; only the accepted one counts."""
+    """Describe the plan, whether or not it is the accepted one, and its rounds."""
     try:
         plan = read_plan(settings.plan, settings)
         number = find_client(plan, settings.client)
-    except Exception as error:  # shown to the owner, whatever is wrong with the file
+    except Exception as error:  # shown to the owner, for any kind of error
         return {"accepted": False, "error": " ".join(str(error).split())}
     history = _list_rounds(ledger, plan.run)
     by_state = {
@@ -74,7 +74,7 @@ def _describe_plan(settings: SiteSettings, ledger: SQLiteLedger) -> dict[str, An
 
 
 def _list_rounds(ledger: SQLiteLedger, run: str) -> list[dict[str, Any]]:
-    """Return each round that was paid for, from 1, with the times of its debit and its answer."""
+    """Return each debited round, counted from 1, with the times of its debit and its answer."""
     times = {
         (entry.content["round"], entry.kind): entry.content["time"]
         for entry in ledger.entries
@@ -98,9 +98,9 @@ def _list_rounds(ledger: SQLiteLedger, run: str) -> list[dict[str, Any]]:
 
 
 def _used_share(state: Filter) -> float:
-    """Return the share of the budget that is charged, such that equal releases cost the same.
+    """Return the charged share of the budget, on a scale where equal releases cost the same.
 
-    ε itself does not grow evenly; the square of μ does (:mod:`pacdp.privacy.gaussian`).
+    ε itself does not grow linearly; the square of μ does (:mod:`pacdp.privacy.gaussian`).
     """
     charged, budget = (
         float(mu_for(guarantee.epsilon, guarantee.delta)) if guarantee.epsilon > 0 else 0.0
@@ -110,13 +110,13 @@ def _used_share(state: Filter) -> float:
 
 
 def _is_lost(ledger: SQLiteLedger, record: RoundRecord) -> bool:
-    """Whether a round was paid for, and its answer is gone or could not be computed."""
+    """Whether the reply to a debited round was lost or could not be computed."""
     content = ledger.read_reply(record.request)
     return content is None or frame_kind(content) is Kind.REFUSAL
 
 
 def _compare_head(path: Path, ledger: SQLiteLedger) -> str:
-    """Say how the ledger compares with the head on the other medium."""
+    """Compare the ledger with the head on separate storage."""
     try:
         head = HeadFile(path).read()
     except InputError:

@@ -1,11 +1,11 @@
-"""When answers leave: at multiples of a public interval, so that time says nothing.
+"""When answers are sent: after a multiple of a public interval, so that timing reveals nothing.
 
-How long an answer takes depends on the machine and, a little, on the records. The interval is
-measured on synthetic records, debited from a ledger beside the site's own, and is several times the
-longest answer, so that replies, replays and refusals all leave one interval after they were asked
-for. An answer that takes longer leaves at the next multiple. The interval is counted from the
-moment at which the request was complete: with multiples of the clock, whoever asks could choose a
-moment shortly before one of them, and see whether the answer makes it.
+The time that an answer takes depends on the machine and, slightly, on the records. The interval is
+measured with synthetic records and a temporary ledger beside the site's own. It is several times
+the longest answer, so that replies, replays and refusals are all sent one interval after the
+request. An answer that takes longer is sent at the next multiple. The interval starts when the
+request has arrived completely. With fixed clock times instead, an attacker could send a request
+shortly before one of them and observe whether the answer is ready in time.
 """
 
 import math
@@ -21,7 +21,7 @@ from pacdp.site.records import make_synthetic_records
 from pacdp.site.round_ledger import RoundLedger
 
 MARGIN = 4.0
-# Seconds, below which a busy machine could make the difference.
+# In seconds; a shorter interval might be exceeded on a busy machine.
 SMALLEST = 0.1
 _ANSWERS = 3
 
@@ -31,8 +31,8 @@ def measure_interval(
 ) -> float:
     """Return the margin times the longest answer with synthetic records, in seconds.
 
-    Debits and replies are written beside the ``ledger`` and the ``head``, and removed again. The
-    plan's model is trained, so that nothing has to be compiled or loaded later.
+    Temporary debits and replies are written beside the ``ledger`` and the ``head``. The plan's
+    model is trained, so that nothing has to be compiled or loaded later.
     """
     plan = local_model.plan
     records = make_synthetic_records(plan, client, like)
@@ -46,9 +46,9 @@ def measure_interval(
         ):
             synthetic_ledger = _create_ledger(Path(beside_ledger, "ledger"), plan, client)
             request = RoundRequest(plan.run, 0, "0" * 64)
-            paying = RoundLedger(synthetic_ledger, request)
+            round_ledger = RoundLedger(synthetic_ledger, request)
             synthetic = Client(
-                *(client, plan, records), ledger=paying, local_model=local_model, checked=True
+                *(client, plan, records), ledger=round_ledger, local_model=local_model, checked=True
             )
             start = time.monotonic()
             reply = synthetic.answer(broadcast)
@@ -56,21 +56,23 @@ def measure_interval(
             synthetic_ledger.store_reply(request, content)
             HeadFile(Path(beside_head, "head")).write(synthetic_ledger.head)
             seconds.append(time.monotonic() - start)
-    # The first one loads and compiles.
+    # The first answer includes loading and compiling.
     return max(SMALLEST, math.ceil(100 * MARGIN * max(seconds[1:])) / 100)
 
 
 def _create_ledger(path: Path, plan: Plan, client: int) -> SQLiteLedger:
     budget = plan.budget(client)
     assert budget is not None
-    own = plan.clients[client]
-    return SQLiteLedger.create(path, client=own.name, budget=budget, levels=own.declared_levels)
+    client_plan = plan.clients[client]
+    return SQLiteLedger.create(
+        path, client=client_plan.name, budget=budget, levels=client_plan.declared_levels
+    )
 
 
-def departure(start: float, ready: float, interval: float) -> float:
-    """Return when an answer leaves: the first multiple of the interval after it is ready.
+def compute_departure(start: float, ready: float, interval: float) -> float:
+    """Return when an answer is sent: at the first multiple of the interval after it is ready.
 
-    >>> departure(start=10.0, ready=10.2, interval=0.5), departure(10.0, 10.7, 0.5)
+    >>> compute_departure(start=10.0, ready=10.2, interval=0.5), compute_departure(10.0, 10.7, 0.5)
     (10.5, 11.0)
     """
     return start + interval * max(1, math.ceil((ready - start) / interval))

@@ -256,7 +256,7 @@ class StackedEngine:
         }
 
     def _upload_steps(self, job: Job, broadcast: Broadcast) -> FloatArray | None:
-        """Return the step to which each cell rounds its update; None where it does not."""
+        """Return the step to which each cell rounds its update; None if it does not."""
         client, state = job.client, broadcast.shared_state
         step = upload_step(
             *(client.plan, client.number, broadcast.round),

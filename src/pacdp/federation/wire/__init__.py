@@ -1,7 +1,7 @@
-"""Messages as bytes: versioned, signed, and validated before anything is believed.
+"""Messages as bytes: versioned, signed, and fully validated.
 
-What arrives may have been written by anybody. A decoder allocates no more than the plan's sizes
-require, and refuses everything else with one of a few fixed codes.
+Input is untrusted. A decoder allocates no more than the plan's sizes require, and refuses invalid
+messages with one of a few fixed codes.
 """
 
 from pacdp.federation.wire.codec import ReceivedReply, Wire
@@ -13,7 +13,7 @@ from pacdp.federation.wire.frames import (
     frame_digest,
     frame_kind,
     plan_digest,
-    sign_again,
+    replace_signature,
 )
 
 __all__ = [
@@ -26,5 +26,5 @@ __all__ = [
     "frame_digest",
     "frame_kind",
     "plan_digest",
-    "sign_again",
+    "replace_signature",
 ]

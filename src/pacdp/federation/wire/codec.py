@@ -1,4 +1,4 @@
-"""Broadcasts, replies and refusals of a plan as signed bytes, and back."""
+"""Encoding and decoding the broadcasts, replies and refusals of a plan as signed bytes."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -39,18 +39,18 @@ from pacdp.federation.wire.tensors import (
 from pacdp.keys import Sign, Verify
 
 LARGEST_REPLY_HEADER = 320
-"""The most bytes of a reply's header, which usually needs 210 to 240."""
-# Scales of the noise under uneven spending; anything beyond is no serious answer.
+"""The most bytes of a reply's header, which usually has 210 to 240."""
+# Plausible noise scales under uneven spending; replies outside this range are refused.
 _SMALLEST_SCALE, _LARGEST_SCALE = 1e-6, 1e6
 
 
 @dataclass(frozen=True)
 class ReceivedReply:
-    """A reply as it arrived."""
+    """A decoded reply."""
 
     reply: Reply
     head: str
-    """The head of the client's ledger after it has paid; empty where the method has no ledger."""
+    """The head of the client's ledger after the debit; empty if the method needs no ledger."""
     payload_bytes: int
 
 
@@ -59,9 +59,9 @@ class Wire:
 
     ``shapes`` are those of the model's trained parameters. Both ends compute everything else from
     their own copy of the plan: what arrives is compared with it and never changes it. ``modules``
-    are the plug-ins that were agreed to with the plan (:func:`plan_digest`).
+    are the plug-ins that were accepted with the plan (:func:`plan_digest`).
 
-    Messages are signed by the given functions, which is no matter of this class:
+    The caller provides the functions that sign and verify:
 
     >>> import hashlib
     >>> from pacdp.federation import Population, Recipe, Server, Training, make_plan
@@ -96,7 +96,7 @@ class Wire:
     def for_model(
         cls, local_model: LocalModel, *, modules: Mapping[str, str] | None = None
     ) -> Self:
-        """Use the shapes of a plan's model, which must be in single precision."""
+        """Use the shapes of a model's parameters, which must be in single precision."""
         for name, parameter in local_model.parameters.items():
             if parameter.dtype != torch.float32:
                 raise InputError(f"parameter {name}: is {parameter.dtype}, must be torch.float32")
@@ -105,27 +105,27 @@ class Wire:
 
     @property
     def largest_broadcast(self) -> int:
-        """The most bytes that a broadcast can have; a transport need not read more."""
+        """The most bytes of a broadcast; a transport need not read more."""
         return largest_frame(header=self._broadcast_header, payload=largest_weights(self.shapes))
 
     def largest_answer(self, client: int) -> int:
-        """Return the most bytes that an answer of a client can have."""
+        """Return the most bytes of an answer of a client."""
         return largest_frame(
             header=max(LARGEST_REPLY_HEADER, self._refusal_header),
             payload=self._largest_upload(client),
         )
 
     def planned_upload(self, client: int, round: int = 0) -> int:  # noqa: A002
-        """Return about how many bytes the payload of a client's reply has, by the plan.
+        """Estimate the bytes of a client's reply payload from the plan.
 
-        Names and shapes, which an exact update repeats, are not counted.
+        Names and shapes, which an exact update includes, are not counted.
         """
         further = self.plan.algorithm.further_releases(self.plan.clients[client])
         update = planned_size(self.plan, client, self.values, round)
         return update + 4 * sum(map(count_values, further))
 
     def encode_broadcast(self, broadcast: Broadcast, *, sign: Sign) -> bytes:
-        """Write what the server sends in a round."""
+        """Encode the broadcast of a round."""
         payload = encode_weights(broadcast.model, self.shapes)
         header = {
             "length": len(payload),
@@ -137,7 +137,9 @@ class Wire:
         try:
             size = len(canonical_json(header))
         except (TypeError, ValueError) as error:
-            raise InputError(f"state of {self.plan.method}: is no JSON ({error})") from None
+            raise InputError(
+                f"state of {self.plan.method}: cannot be written as JSON ({error})"
+            ) from None
         if size > self._broadcast_header:
             raise InputError(
                 f"state of {self.plan.method}: the header has {size} bytes, must have at most "
@@ -146,11 +148,10 @@ class Wire:
         return write_frame(Kind.BROADCAST, header, payload, sign=sign)
 
     def decode_broadcast(self, frame: bytes, *, client: int, verify: Verify) -> Broadcast:
-        """Read a broadcast to a client, or refuse it.
+        """Decode a broadcast to a client, or refuse it.
 
-        Whatever it says, this is checked first: that it is signed; that it is of this run, of the
-        plan that was agreed to and of a round in which the client takes part; that weights and
-        state are what the plan's model and method expect.
+        It must be signed, belong to this run, to the accepted plan and to a round in which the
+        client takes part, and its weights and state must fit the plan's model and method.
         """
         message = self._read(
             frame,
@@ -177,21 +178,21 @@ class Wire:
         try:
             method.check_state(header["state"], client)
         except Exception:
-            # Whatever a method does when its state is not what it expects.
+            # A plug-in method may raise anything for a state that it does not expect.
             raise WireError(Code.STATE) from None
         return Broadcast(number, decode_weights(message.payload, self.shapes), header["state"])
 
     def encode_reply(
-        self, reply: Reply, *, broadcast: Broadcast, asked: str, head: str, sign: Sign
+        self, reply: Reply, *, broadcast: Broadcast, broadcast_digest: str, head: str, sign: Sign
     ) -> bytes:
-        """Write a client's reply to a broadcast, whose frame has the digest ``asked``.
+        """Encode a client's reply to a broadcast, whose frame has the digest ``broadcast_digest``.
 
-        Run and plan are not repeated: the digest stands for a frame that names them. Updates that
-        are not finite are refused.
+        Run and plan are not repeated, because the digest covers a frame that contains them.
+        Updates that are not finite are refused.
         """
         further = self.plan.algorithm.further_releases(self.plan.clients[reply.client])
         released = encode_values(reply.released, further)
-        # The step follows from what is sent, as the server will read it.
+        # Computed from the values that are sent, as the server will do.
         step = self._step(reply, broadcast)
         update = (
             encode_weights(reply.update, self.shapes)
@@ -199,7 +200,7 @@ class Wire:
             else encode_steps(reply.update, self.shapes, step)
         )
         header = {
-            "broadcast": asked,
+            "broadcast": broadcast_digest,
             "client": reply.client,
             "head": head,
             "lengths": [len(update), len(released)],
@@ -209,19 +210,35 @@ class Wire:
         return write_frame(Kind.REPLY, header, update + released, sign=sign)
 
     def decode_answer(
-        self, frame: bytes, *, client: int, broadcast: Broadcast, asked: str, verify: Verify
+        self,
+        frame: bytes,
+        *,
+        client: int,
+        broadcast: Broadcast,
+        broadcast_digest: str,
+        verify: Verify,
     ) -> ReceivedReply | Refusal:
-        """Read what a client answered to a broadcast: a reply or a refusal."""
+        """Decode a client's answer to a broadcast: a reply or a refusal."""
         if frame_kind(frame) is Kind.REFUSAL:
             return self.decode_refusal(frame, client=client, round=broadcast.round, verify=verify)
         return self.decode_reply(
-            frame, client=client, broadcast=broadcast, asked=asked, verify=verify
+            frame,
+            client=client,
+            broadcast=broadcast,
+            broadcast_digest=broadcast_digest,
+            verify=verify,
         )
 
     def decode_reply(
-        self, frame: bytes, *, client: int, broadcast: Broadcast, asked: str, verify: Verify
+        self,
+        frame: bytes,
+        *,
+        client: int,
+        broadcast: Broadcast,
+        broadcast_digest: str,
+        verify: Verify,
     ) -> ReceivedReply:
-        """Read a client's reply to a broadcast, whose frame has the digest ``asked``."""
+        """Decode a client's reply to a broadcast; its frame has the ``broadcast_digest``."""
         message = self._read(
             frame,
             Kind.REPLY,
@@ -240,7 +257,7 @@ class Wire:
         header, payload, lengths = message.header, message.payload, message.header["lengths"]
         if header["client"] != client:
             raise WireError(Code.PARTICIPANT)
-        if header["round"] != broadcast.round or header["broadcast"] != asked:
+        if header["round"] != broadcast.round or header["broadcast"] != broadcast_digest:
             raise WireError(Code.ROUND)
         whole = [type(length) is int and length >= 0 for length in lengths]
         known_head = re.fullmatch("([0-9a-f]{64})?", header["head"])
@@ -269,7 +286,7 @@ class Wire:
         round: int | None,  # noqa: A002
         sign: Sign,
     ) -> bytes:
-        """Write a client's refusal; without a round if what it was asked is of none."""
+        """Encode a client's refusal; ``round`` is None if the request could not be decoded."""
         header = {"client": client, "code": code, "round": round, "run": self.plan.run}
         return write_frame(Kind.REFUSAL, header, b"", sign=sign)
 
@@ -281,7 +298,7 @@ class Wire:
         round: int,  # noqa: A002
         verify: Verify,
     ) -> Refusal:
-        """Read a client's refusal of a round, whose reason is one of the codes."""
+        """Decode a client's refusal of a round; its reason is one of the codes."""
         header = self._read(
             frame,
             Kind.REFUSAL,
@@ -302,12 +319,12 @@ class Wire:
 
     @property
     def _broadcast_header(self) -> int:
-        """The most bytes of a broadcast's header: a method's state may have a number per client."""
+        """The most bytes of a broadcast's header; a state may contain a number per client."""
         return 2**16 + 64 * len(self.plan.clients)
 
     @property
     def _refusal_header(self) -> int:
-        """The most bytes of a refusal's header, which names the run."""
+        """The most bytes of a refusal's header, which contains the name of the run."""
         return 128 + len(canonical_json(self.plan.run))
 
     def _largest_upload(self, client: int) -> int:
@@ -341,7 +358,7 @@ class Wire:
             raise WireError(Code.MALFORMED)
         for name, allowed in fields.items():
             kinds: Collection[type] = allowed if isinstance(allowed, tuple) else (allowed,)
-            # True is an int for isinstance.
+            # isinstance would accept True as an int.
             if type(message.header[name]) not in kinds:
                 raise WireError(Code.MALFORMED)
         return message

@@ -1,4 +1,4 @@
-"""Frames: what every message looks like as bytes.
+"""The binary format of all messages.
 
 =================  ==================================================================
 ``PACDP``          5 bytes
@@ -37,7 +37,7 @@ class Kind(IntEnum):
 
 
 class Code(StrEnum):
-    """The reasons for which a message or a round is refused. Nothing else is ever said."""
+    """The reasons for refusing a message or a round; a refusal reveals nothing else."""
 
     MALFORMED = "malformed"
     SIGNATURE = "signature"
@@ -54,7 +54,7 @@ class Code(StrEnum):
 
 
 class WireError(PacdpError):
-    """A message was refused; the code says why, and shows nothing of it.
+    """A message was refused; the error contains only the code, nothing from the message.
 
     >>> str(WireError(Code.WEIGHTS))
     'message refused: weights'
@@ -67,14 +67,14 @@ class WireError(PacdpError):
 
 @dataclass(frozen=True)
 class Frame:
-    """A message whose form and signature have been checked, but not what it says."""
+    """A message whose format and signature have been checked, but not its content."""
 
     header: dict[str, Any]
     payload: bytes
 
 
 def canonical_json(value: Any) -> bytes:
-    """Write JSON in its only allowed form: sorted keys, no spaces, UTF-8, finite numbers.
+    """Encode as canonical JSON: sorted keys, no spaces, UTF-8, finite numbers.
 
     >>> canonical_json({"round": 1, "client": 0})
     b'{"client":0,"round":1}'
@@ -88,9 +88,9 @@ def canonical_json(value: Any) -> bytes:
 def plan_digest(plan: Plan, modules: Mapping[str, str] | None = None) -> str:
     """Return the SHA-256 of what the owner of a site accepts, in hexadecimal digits.
 
-    That is the plan, which names the version of the arithmetic; the code of plug-ins, as the
-    SHA-256 of each module's file; and the series of pacdp, such as 0.3, whose later releases only
-    correct mistakes.
+    It covers the plan, which includes the version of the arithmetic; the code of plug-ins, as the
+    SHA-256 of each module's file; and the release series of pacdp, such as 0.3, within which
+    releases only fix bugs.
     """
     series = ".".join(__version__.split(".")[:2])
     content = {
@@ -104,7 +104,7 @@ def plan_digest(plan: Plan, modules: Mapping[str, str] | None = None) -> str:
 def frame_digest(frame: bytes) -> str:
     """Return the SHA-256 of a frame without its signature, in hexadecimal digits.
 
-    So a message stays the same if it is signed again, with a key that has replaced another.
+    A message therefore keeps its digest when it is signed again with a new key.
 
     >>> frame_digest(b"message" + bytes(64)) == frame_digest(b"message" + b"." * 64)
     True
@@ -112,10 +112,10 @@ def frame_digest(frame: bytes) -> str:
     return hashlib.sha256(frame[:-SIGNATURE_BYTES]).hexdigest()
 
 
-def sign_again(frame: bytes, *, sign: Sign) -> bytes:
-    """Return a frame with another signature in the place of its own.
+def replace_signature(frame: bytes, *, sign: Sign) -> bytes:
+    """Return a frame with a new signature.
 
-    >>> sign_again(b"message" + bytes(64), sign=lambda message: b"." * 64)[:9]
+    >>> replace_signature(b"message" + bytes(64), sign=lambda message: b"." * 64)[:9]
     b'message..'
     """
     message = frame[:-SIGNATURE_BYTES]
@@ -123,7 +123,7 @@ def sign_again(frame: bytes, *, sign: Sign) -> bytes:
 
 
 def write_frame(kind: Kind, header: Mapping[str, Any], payload: bytes, *, sign: Sign) -> bytes:
-    """Write and sign a message.
+    """Encode and sign a message.
 
     >>> frame = write_frame(Kind.REFUSAL, {"code": "busy"}, b"", sign=lambda message: bytes(64))
     >>> frame[:11], len(frame)
@@ -143,7 +143,7 @@ def largest_frame(*, header: int, payload: int) -> int:
 
 
 def frame_kind(frame: bytes) -> Kind:
-    """Return the kind that a frame claims to be of, or refuse it.
+    """Return the kind that a frame claims to have, without verifying its signature.
 
     >>> frame_kind(write_frame(Kind.REPLY, {}, b"", sign=lambda message: bytes(64))).name
     'REPLY'
@@ -154,9 +154,9 @@ def frame_kind(frame: bytes) -> Kind:
 def read_frame(
     frame: bytes, kind: Kind, *, verify: Verify, largest_header: int, largest_payload: int
 ) -> Frame:
-    """Check the form of a message and its signature, in this order, and parse its header.
+    """Check the format of a message and then its signature, and parse its header.
 
-    Nothing is copied or parsed of a message that is too long, or that is not signed.
+    A message that is too long or not signed is neither copied nor parsed.
     """
     if len(frame) > largest_frame(header=largest_header, payload=largest_payload):
         raise WireError(Code.MALFORMED)
@@ -183,8 +183,8 @@ def _read_start(frame: bytes) -> tuple[Kind, int]:
 def _parse_header(text: bytes) -> dict[str, Any]:
     try:
         header = json.loads(text.decode())
-        # Written again it must be the same: this refuses spaces, keys in another order or twice,
-        # numbers in another form, NaN, and text that is not Unicode.
+        # It must be canonical: this refuses spaces, unsorted or duplicate keys, other spellings of
+        # numbers, NaN, and invalid Unicode.
         if type(header) is dict and canonical_json(header) == text:
             return header
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Tensors as bytes: weights as safetensors, and coarse updates as compressed whole numbers."""
+"""Tensors as bytes: weights as safetensors, and coarse updates as compressed integers."""
 
 import math
 import zlib
@@ -17,7 +17,7 @@ from pacdp.federation.wire.frames import Code, WireError
 Tensors = dict[str, Tensor]
 Shapes = Mapping[str, tuple[int, ...]]
 
-# LARGEST_WHOLE needs 21 bits with its sign, and a byte holds 7 of them.
+# LARGEST_WHOLE has 21 bits including its sign, and a varint holds 7 bits per byte.
 _MOST_BYTES = 3
 _SINGLE = np.dtype("<f4")
 
@@ -32,28 +32,28 @@ def count_values(shapes: Shapes) -> int:
 
 
 def largest_weights(shapes: Shapes) -> int:
-    """Return an upper limit for the size of tensors of these shapes as safetensors."""
-    # The longest description of a tensor, in which each character of a name may be escaped.
+    """Return an upper bound on the size of tensors of these shapes as safetensors."""
+    # An upper bound for a tensor's description, in which each character may be escaped.
     described = sum(128 + 6 * len(name) + 20 * len(shape) for name, shape in shapes.items())
     return 64 + described + _SINGLE.itemsize * count_values(shapes)
 
 
 def encode_weights(values: Mapping[str, Tensor], shapes: Shapes) -> bytes:
-    """Write tensors as safetensors; other names, shapes or types and NaN are refused.
+    """Encode tensors as safetensors; refuse other names, shapes or types, and NaN.
 
     >>> written = encode_weights({"w": torch.ones(2)}, {"w": (2,)})
     >>> decode_weights(written, {"w": (2,)})
     {'w': tensor([1., 1.])}
     """
-    return save(_arrays(values, shapes))
+    return save(_to_arrays(values, shapes))
 
 
 def decode_weights(payload: bytes, shapes: Shapes) -> Tensors:
-    """Read float32 tensors of exactly these names and shapes, all of whose values are finite."""
+    """Decode finite float32 tensors of exactly these names and shapes, or refuse them."""
     if len(payload) > largest_weights(shapes):
         raise WireError(Code.WEIGHTS)
     try:
-        # The sizes that a file claims are compared with its length before anything is copied.
+        # safetensors checks the claimed sizes against the length before it copies anything.
         tensors = deserialize(payload)
     except (SafetensorError, ValueError, OverflowError):
         raise WireError(Code.WEIGHTS) from None
@@ -61,23 +61,23 @@ def decode_weights(payload: bytes, shapes: Shapes) -> Tensors:
     if described != {name: ("F32", tuple(shape)) for name, shape in shapes.items()}:
         raise WireError(Code.WEIGHTS)
     data = {name: info["data"] for name, info in tensors}
-    return {name: _tensor(data[name], shape) for name, shape in shapes.items()}
+    return {name: _to_tensor(data[name], shape) for name, shape in shapes.items()}
 
 
 def encode_values(values: Sequence[Mapping[str, Tensor]], shapes: Sequence[Shapes]) -> bytes:
-    """Write further released values one after the other; their names and shapes are planned.
+    """Encode additional released values as raw floats; the plan defines names and shapes.
 
     >>> len(encode_values([{"count": torch.tensor(3.0)}], [{"count": ()}]))
     4
     """
     if len(values) != len(shapes):
         raise WireError(Code.WEIGHTS)
-    parts = [_arrays(*pair).values() for pair in zip(values, shapes, strict=True)]
+    parts = [_to_arrays(*pair).values() for pair in zip(values, shapes, strict=True)]
     return b"".join(array.tobytes() for part in parts for array in part)
 
 
 def decode_values(payload: bytes, shapes: Sequence[Shapes]) -> list[Tensors]:
-    """Read what :func:`encode_values` wrote."""
+    """Decode the output of :func:`encode_values`."""
     if len(payload) != _SINGLE.itemsize * sum(map(count_values, shapes)):
         raise WireError(Code.WEIGHTS)
     rest, values = memoryview(payload), []
@@ -85,23 +85,23 @@ def decode_values(payload: bytes, shapes: Sequence[Shapes]) -> list[Tensors]:
         tensors = {}
         for name, shape in part.items():
             size = _SINGLE.itemsize * math.prod(shape)
-            tensors[name], rest = _tensor(rest[:size], shape), rest[size:]
+            tensors[name], rest = _to_tensor(rest[:size], shape), rest[size:]
         values.append(tensors)
     return values
 
 
 def encode_steps(values: Mapping[str, Tensor], shapes: Shapes, step: float) -> bytes:
-    """Write an update that was rounded to multiples of a step.
+    """Encode an update that was rounded to multiples of a step.
 
-    Whole numbers of steps are written with as few bytes as possible, small ones first in order
-    (0, -1, 1, -2, ...), and bytes by how frequent they are (deflate with Huffman codes only).
+    The numbers of steps are zigzag-encoded (0, -1, 1, -2, ...), written as varints, and compressed
+    by deflate with Huffman codes only.
 
     >>> update = {"w": torch.tensor([0.5, -0.25])}
     >>> written = encode_steps(update, {"w": (2,)}, 0.25)
     >>> decode_steps(written, {"w": (2,)}, 0.25)
     {'w': tensor([ 0.5000, -0.2500])}
     """
-    arrays = _arrays(values, shapes)
+    arrays = _to_arrays(values, shapes)
     parts = [count_steps(torch.from_numpy(array), step).flatten() for array in arrays.values()]
     whole = torch.cat(parts).numpy().astype(np.int32)
     compressor = zlib.compressobj(9, zlib.DEFLATED, -15, 9, zlib.Z_HUFFMAN_ONLY)
@@ -109,11 +109,11 @@ def encode_steps(values: Mapping[str, Tensor], shapes: Shapes, step: float) -> b
 
 
 def decode_steps(payload: bytes, shapes: Shapes, step: float) -> Tensors:
-    """Read what :func:`encode_steps` wrote: exactly as many values as the shapes have."""
+    """Decode the output of :func:`encode_steps`, which must match the shapes exactly."""
     count = count_values(shapes)
     decompressor = zlib.decompressobj(-15)
     try:
-        # One byte more than allowed tells too much from just enough.
+        # One byte more than allowed, to detect payloads that are too long.
         raw = decompressor.decompress(payload, _MOST_BYTES * count + 1)
     except zlib.error:
         raise WireError(Code.WEIGHTS) from None
@@ -131,12 +131,12 @@ def decode_steps(payload: bytes, shapes: Shapes, step: float) -> Tensors:
 
 
 def largest_steps(count: int) -> int:
-    """Return an upper limit for the size of so many whole numbers: not compressible at all."""
+    """Return an upper bound on the size of ``count`` encoded integers."""
     return 64 + _MOST_BYTES * count * 101 // 100
 
 
-def _arrays(values: Mapping[str, Tensor], shapes: Shapes) -> dict[str, NDArray[np.float32]]:
-    """Return the arrays of tensors that may be sent, in the order of the shapes."""
+def _to_arrays(values: Mapping[str, Tensor], shapes: Shapes) -> dict[str, NDArray[np.float32]]:
+    """Validate tensors, and return them as arrays in the order of the shapes."""
     if set(values) != set(shapes):
         raise WireError(Code.WEIGHTS)
     arrays = {}
@@ -149,8 +149,8 @@ def _arrays(values: Mapping[str, Tensor], shapes: Shapes) -> dict[str, NDArray[n
     return arrays
 
 
-def _tensor(data: bytes | memoryview, shape: Sequence[int]) -> Tensor:
-    """Return the tensor that these bytes are, unless it holds values that are not finite."""
+def _to_tensor(data: bytes | memoryview, shape: Sequence[int]) -> Tensor:
+    """Decode a tensor, and refuse values that are not finite."""
     tensor = torch.from_numpy(np.frombuffer(data, _SINGLE).astype(np.float32)).reshape(tuple(shape))
     if not bool(torch.isfinite(tensor).all()):
         raise WireError(Code.WEIGHTS)
@@ -158,18 +158,18 @@ def _tensor(data: bytes | memoryview, shape: Sequence[int]) -> Tensor:
 
 
 def _to_bytes(whole: NDArray[np.int32]) -> bytes:
-    """Write whole numbers, seven bits in each byte; the eighth says that more bytes follow."""
-    folded = ((whole << 1) ^ (whole >> 31)).astype(np.uint32)
-    if not folded.size or folded.max() < 0x80:
-        return folded.astype(np.uint8).tobytes()
+    """Encode integers as zigzag varints, with seven bits per byte."""
+    zigzag = ((whole << 1) ^ (whole >> 31)).astype(np.uint32)
+    if not zigzag.size or zigzag.max() < 0x80:
+        return zigzag.astype(np.uint8).tobytes()
     shifts = 7 * np.arange(_MOST_BYTES, dtype=np.uint32)
-    digits = folded[:, None] >> shifts
+    digits = zigzag[:, None] >> shifts
     used, more = (digits > 0) | (shifts == 0), digits >= 0x80
     return bytes(((digits & 0x7F) | more << 7)[used].astype(np.uint8))
 
 
 def _from_bytes(raw: NDArray[np.uint8], count: int) -> NDArray[np.int32]:
-    """Read exactly so many whole numbers, each in its shortest form."""
+    """Decode exactly ``count`` zigzag varints, each in its shortest form."""
     if not count and not len(raw):
         return np.zeros(0, np.int32)
     ends = np.flatnonzero(raw < 0x80)
@@ -180,11 +180,11 @@ def _from_bytes(raw: NDArray[np.uint8], count: int) -> NDArray[np.int32]:
     padded = (lengths > 1) & (raw[ends] == 0)
     if lengths.max() > _MOST_BYTES or padded.any():
         raise WireError(Code.WEIGHTS)
-    folded = np.zeros(count, np.int32)
+    zigzag = np.zeros(count, np.int32)
     for place in range(int(lengths.max())):
         longer = lengths > place
-        folded[longer] |= (raw[starts[longer] + place] & 0x7F).astype(np.int32) << 7 * place
-    whole = (folded >> 1) ^ -(folded & 1)
+        zigzag[longer] |= (raw[starts[longer] + place] & 0x7F).astype(np.int32) << 7 * place
+    whole = (zigzag >> 1) ^ -(zigzag & 1)
     if abs(whole).max() > LARGEST_WHOLE:
         raise WireError(Code.WEIGHTS)
     return whole

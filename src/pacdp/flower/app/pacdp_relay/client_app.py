@@ -1,6 +1,6 @@
 """The relay of a site: hands a broadcast to the site's process, and returns its answer.
 
-An answer is empty if the site cannot be reached. Nothing else about it is ever told.
+The answer is empty if the site cannot be reached; the server learns nothing else about the failure.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ def name_site(message: Message, context: Context) -> Message:
 
 @app.train()
 def relay_broadcast(message: Message, context: Context) -> Message:
-    """Answer with what the site answers to the broadcast."""
+    """Return the site's answer to the broadcast."""
 
     def ask() -> bytes:
         record = message.content["pacdp"]
@@ -35,6 +35,6 @@ def _reply(message: Message, ask: Callable[[], bytes]) -> Message:
     try:
         answer = ask()
     except Exception:
-        # The text of an exception would be sent to the server.
+        # Flower would send the text of an exception to the server.
         answer = b""
     return Message(RecordDict({"pacdp": ConfigRecord({"answer": answer})}), reply_to=message)

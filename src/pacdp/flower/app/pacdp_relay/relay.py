@@ -1,7 +1,7 @@
-"""What both halves of the relay share, and the loop of the server's half.
+"""Code that both apps share, and the main loop of the ServerApp.
 
-This module needs the standard library only. It moves bytes and understands none of them: what a
-broadcast and an answer hold is the business of the coordinator and of the sites.
+This module uses only the standard library. It moves bytes without interpreting them: only the
+coordinator and the sites understand broadcasts and answers.
 """
 
 import json
@@ -19,11 +19,11 @@ from typing import Any, Protocol
 LENGTH = struct.Struct(">I")
 # No message, in either direction, may be larger.
 LIMIT_BYTES = 256 * 2**20
-# Within this time the coordinator must have answered; otherwise it is asked again.
+# If the coordinator does not respond within this time, it is asked again.
 COORDINATOR_SECONDS = 30.0
-# A message may wait for its node, and its reply for us, so many seconds longer than the site works.
+# Allowed for delivery in both directions, in addition to the time that the site may take.
 MARGIN_SECONDS = 60.0
-# If the nodes cannot be listed so often in a row, the run is over, or Flower is broken.
+# After this many consecutive failures to list the nodes, the run is over or Flower is broken.
 GIVE_UP_AFTER = 10
 
 _log = logging.getLogger("pacdp_relay")
@@ -32,8 +32,8 @@ _log = logging.getLogger("pacdp_relay")
 def exchange(path: str, message: bytes, *, seconds: float, limit: int = LIMIT_BYTES) -> bytes:
     """Send a message to the process at a Unix socket, and return its answer.
 
-    Both have a length of 4 bytes (big-endian) before them. Raises OSError if the answer is not
-    complete after so many seconds, or larger than the limit.
+    Each is preceded by its length (4 bytes, big-endian). Raises OSError if the answer is not
+    complete after ``seconds``, or larger than ``limit``.
     """
     deadline = time.monotonic() + seconds
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
@@ -47,7 +47,7 @@ def exchange(path: str, message: bytes, *, seconds: float, limit: int = LIMIT_BY
 
 
 def pack(header: Mapping[str, object], payload: bytes = b"") -> bytes:
-    """Return a message to or from the coordinator: length of the header, header in JSON, payload.
+    """Encode a message to or from the coordinator: header length, JSON header, payload.
 
     >>> unpack(pack({"round": 3}, b"bytes"))
     ({'round': 3}, b'bytes')
@@ -57,7 +57,7 @@ def pack(header: Mapping[str, object], payload: bytes = b"") -> bytes:
 
 
 def unpack(message: bytes) -> tuple[dict[str, Any], bytes]:
-    """Return header and payload of a message; raise ValueError if it is damaged."""
+    """Decode a message into header and payload; raise ValueError if it is malformed."""
     size = int.from_bytes(message[: LENGTH.size], "big")
     end = LENGTH.size + size
     try:
@@ -65,15 +65,15 @@ def unpack(message: bytes) -> tuple[dict[str, Any], bytes]:
     except ValueError:
         header = None
     if len(message) < end or not isinstance(header, dict):
-        raise ValueError("the message is damaged")
+        raise ValueError("the message is malformed")
     return header, message[end:]
 
 
 def locate_site(node: Mapping[str, object], run: Mapping[str, object]) -> tuple[str, str]:
-    """Return the name of the site of a node, and the path of its socket.
+    """Return the name of a node's site, and the path of its socket.
 
-    A real node is told both by its owner. In Flower's simulation the run's configuration names the
-    sites and the folder of the federation.
+    On a real node, both are in the node's configuration, which its owner writes. In Flower's
+    simulation, the run's configuration contains the sites and the folder of the federation.
 
     >>> locate_site({"partition-id": 1}, {"sites": "north,south", "folder": "/srv/trial"})
     ('south', '/srv/trial/sites/south/site.sock')
@@ -86,20 +86,20 @@ def locate_site(node: Mapping[str, object], run: Mapping[str, object]) -> tuple[
 
 
 class Nodes(Protocol):
-    """The nodes that are reached through Flower."""
+    """Access to the nodes of a federation."""
 
     def list_online(self) -> Mapping[int, str]:
-        """Return the nodes that are online, each with a mark that changes when it is restarted."""
+        """Return the nodes that are online, each with a value that changes when it restarts."""
 
     def ask(
         self, node: int, request: "Request", seconds: float, cancelled: threading.Event
     ) -> bytes:
-        """Send a request to a node, and return its answer; empty if there is none."""
+        """Send a request to a node, and return its answer; empty if it gives none."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is sent to a node: a broadcast, or without a round the question for its site's name."""
+    """A request to a node: a broadcast, or without a round, a query for its site's name."""
 
     round: int | None = None
     frame: bytes = b""
@@ -122,11 +122,11 @@ class _Failures:
 
 
 class Relay:
-    """Brings the coordinator's broadcasts to the nodes of the wanted sites, and answers back.
+    """Carries broadcasts to the nodes of the wanted sites, and their answers to the coordinator.
 
-    Nothing is lost for good here: a node that does not answer is asked again after a pause, and an
-    answer that the coordinator could not be given is offered again. Asking a site twice is safe,
-    because it answers the same broadcast with the same bytes.
+    Failures are retried: a node that does not answer is asked again after a pause, and an answer
+    that cannot be delivered is kept. Asking a site twice is safe, because it answers the same
+    broadcast with the same bytes.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class Relay:
         self._round: int | None = None
         self._frame = b""
         self._wanted: frozenset[str] = frozenset()
-        self._closes = 0.0
+        self._closes_at = 0.0
         self._sites: dict[int, str] = {}
         self._failures: dict[int, _Failures] = {}
         self._pending: dict[Future[bytes], _Pending] = {}
@@ -157,21 +157,21 @@ class Relay:
         self._errors = 0
 
     def run(self) -> str:
-        """Relay until the coordinator says that the run is over, and return "ended" or "failed"."""
+        """Relay until the coordinator reports the end of the run; return "ended" or "failed"."""
         self._pool = ThreadPoolExecutor(max_workers=512)
         called = refreshed = 0.0
         try:
             while self._state not in ("ended", "failed"):
                 now = time.monotonic()
-                self._deposit()
-                # Between two rounds every moment counts; while one is open, answers do.
+                self._deliver_answers()
+                # Poll quickly between rounds; during a round, answers matter more.
                 if now - called >= (self._refresh if self._state == "open" else self._tick):
                     called = now
-                    self._call()
+                    self._call_coordinator()
                 if now - refreshed >= self._refresh:
                     refreshed = now
                     self._list_online()
-                self._drop_lost()
+                self._drop_expired()
                 self._send()
                 self._collect()
             return self._state
@@ -180,8 +180,9 @@ class Relay:
                 pending.cancelled.set()
             self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _call(self, site: str | None = None, answer: bytes = b"") -> bool:
-        """Give the coordinator a site's answer, or nothing; whether it could be reached."""
+    def _call_coordinator(self, site: str | None = None, answer: bytes = b"") -> bool:
+        """Poll the coordinator, with a site's answer if given; return whether it responded."""
+        number: int | None
         try:
             message = self._coordinator(pack({"round": self._round, "site": site}, answer))
             reply, frame = unpack(message)
@@ -197,28 +198,28 @@ class Relay:
             self._reachable = False
             return False
         self._reachable, self._state = True, state
-        self._closes = time.monotonic() + closes
+        self._closes_at = time.monotonic() + closes
         if number is not None and number != self._round:
-            self._open(number, frame)
+            self._open_round(number, frame)
         return True
 
-    def _open(self, number: int, frame: bytes) -> None:
-        """Begin to relay a round; what belongs to the one before is of no use any more."""
+    def _open_round(self, number: int, frame: bytes) -> None:
+        """Start relaying a round, and discard the state of the previous one."""
         self._round, self._frame = number, frame
         self._failures.clear()
         self._answers.clear()
         for pending in self._pending.values():
             if pending.round is not None:
                 pending.cancelled.set()
-        _log.info("round %d: %d sites are wanted", number, len(self._wanted))
+        _log.info("round %d: %d sites wanted", number, len(self._wanted))
 
-    def _deposit(self) -> None:
-        """Give the answers to the coordinator; while it cannot be reached they are kept."""
+    def _deliver_answers(self) -> None:
+        """Deliver the answers to the coordinator; keep them while it cannot be reached."""
         while self._answers:
             first = self._answers[0]
-            if not self._call(*first):
+            if not self._call_coordinator(*first):
                 return
-            # The coordinator may have opened the next round, which has cleared the list.
+            # If the coordinator has opened the next round, the list was cleared.
             if self._answers and self._answers[0] is first:
                 del self._answers[0]
 
@@ -232,8 +233,8 @@ class Relay:
                 raise
             _log.warning("nodes: cannot be listed; trying again")
 
-    def _drop_lost(self) -> None:
-        """Forget the requests of nodes that were restarted or have not answered for too long."""
+    def _drop_expired(self) -> None:
+        """Drop requests that were cancelled or timed out, or whose nodes were restarted."""
         now = time.monotonic()
         for future, pending in list(self._pending.items()):
             restarted = self._online.get(pending.node, pending.mark) != pending.mark
@@ -241,10 +242,10 @@ class Relay:
                 pending.cancelled.set()
                 del self._pending[future]
                 if now > pending.overdue:
-                    self._fail(pending.node)
+                    self._back_off(pending.node)
 
     def _send(self) -> None:
-        """Ask every node that is free, and whose site is wanted or not yet known."""
+        """Ask every idle node whose site is wanted or not known yet."""
         now = time.monotonic()
         busy = {pending.node for pending in self._pending.values()}
         wanted = self._wanted - {site for site, _ in self._answers}
@@ -254,7 +255,7 @@ class Relay:
             if node not in self._sites:
                 request = Request()
             elif self._sites[node] in wanted:
-                seconds = max(1.0, min(self._patience, self._closes - now))
+                seconds = max(1.0, min(self._patience, self._closes_at - now))
                 request = Request(self._round, self._frame, seconds)
             else:
                 continue
@@ -264,7 +265,7 @@ class Relay:
             self._pending[future] = pending
 
     def _collect(self) -> None:
-        """Take the answers that have come, after waiting a little for one."""
+        """Wait briefly for answers, and collect those that have arrived."""
         if not self._pending:
             time.sleep(self._tick)
             return
@@ -278,18 +279,18 @@ class Relay:
             if pending.cancelled.is_set():
                 continue
             if not answer:
-                self._fail(pending.node)
+                self._back_off(pending.node)
             elif pending.round is None:
                 self._sites[pending.node] = answer.decode(errors="replace")
                 self._failures.pop(pending.node, None)
-                _log.info("node %d: is the node of %s", pending.node, self._sites[pending.node])
+                _log.info("node %d: belongs to %s", pending.node, self._sites[pending.node])
             else:
-                # If the site is wanted after this answer, it is asked again, but not at once.
-                self._fail(pending.node)
+                # If the answer is not accepted, the site is asked again, but not immediately.
+                self._back_off(pending.node)
                 self._answers.append((self._sites[pending.node], answer))
-        self._deposit()
+        self._deliver_answers()
 
-    def _fail(self, node: int) -> None:
+    def _back_off(self, node: int) -> None:
         failures = self._failures.setdefault(node, _Failures())
         # Bounded, because after a thousand failures the power would be too large for a number.
         pause = min(self._longest_pause, self._pause * 2 ** min(failures.count, 32))
@@ -304,7 +305,7 @@ def _receive(connection: socket.socket, size: int, deadline: float) -> bytes:
         connection.settimeout(max(0.001, deadline - time.monotonic()))
         part = connection.recv(min(missing, 2**20))
         if not part:
-            raise ConnectionError("ended before the whole message")
+            raise ConnectionError("closed before the whole message arrived")
         parts.append(part)
         missing -= len(part)
     return b"".join(parts)

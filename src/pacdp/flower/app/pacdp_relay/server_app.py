@@ -1,4 +1,4 @@
-"""The relay of the coordinator: a ServerApp that moves broadcasts and answers."""
+"""The relay of the coordinator: a ServerApp that carries broadcasts and answers."""
 
 import functools
 import logging
@@ -12,10 +12,10 @@ from flwr.serverapp import Grid, ServerApp
 
 from pacdp_relay.relay import COORDINATOR_SECONDS, Relay, Request, exchange
 
-# A reply counts only if the clock of its node differs from ours by less than this.
+# The largest clock difference between a node and this machine at which Flower accepts replies.
 CLOCK_SKEW_SECONDS = 600.0
 
-# No node answers within the first of these seconds. The longer it takes, the less often we look.
+# No node answers faster than the first of these. The longer one takes, the less often it is polled.
 FIRST_PAUSE, SHORTEST_PAUSE = 1.0, 0.25
 
 app = ServerApp()
@@ -23,7 +23,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Relay until the coordinator says that the run is over."""
+    """Relay until the coordinator reports the end of the run."""
     log = logging.getLogger("pacdp_relay")
     log.setLevel(logging.INFO)
     log.addHandler(logging.StreamHandler(sys.stdout))
@@ -32,11 +32,11 @@ def main(grid: Grid, context: Context) -> None:
     )
     relay = Relay(GridNodes(grid), coordinator, patience=float(context.run_config["patience"]))
     if relay.run() == "failed":
-        raise RuntimeError("the coordinator has given up the run")
+        raise RuntimeError("the coordinator reported that the run failed")
 
 
 class GridNodes:
-    """The nodes of a Flower federation, which are asked with one message at a time each."""
+    """The nodes of a Flower federation; each request is one message."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
@@ -57,10 +57,10 @@ class GridNodes:
         (identifier,) = tuple(self._grid.push_messages([message])) or (None,)
         start = time.monotonic()
         pause = FIRST_PAUSE
-        # Each reply is pulled by itself: pulling waits until a node has sent the whole of it.
+        # Replies are pulled one by one, because pulling blocks until a reply is complete.
         while identifier and not cancelled.wait(pause):
             for reply in self._grid.pull_messages([identifier]):
-                # A reply that the SuperLink makes does not name its node.
+                # An error reply that SuperLink itself generates does not contain the node's ID.
                 if reply.metadata.reply_to_message_id == identifier:
                     return b"" if reply.has_error() else _read_answer(reply)
             passed = time.monotonic() - start

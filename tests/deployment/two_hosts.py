@@ -1,6 +1,6 @@
-"""Rehearses docs/federation-guide.md in two network namespaces in place of two machines.
+"""Follows docs/federation-guide.md in two network namespaces in place of two machines.
 
-``python -m tests.deployment.rehearse_two_hosts`` as root, with Flower's environment in the variable
+``python -m tests.deployment.two_hosts`` as root, with Flower's environment in the variable
 PACDP_FLOWER_ENV. The command lines, users, credentials and folders are those of the units; a unit
 with PrivateNetwork gets a network of its own. Users are numbers, for which no account is made.
 """
@@ -215,10 +215,10 @@ def wait_until(condition, what, seconds=180):
         time.sleep(0.2)
 
 
-def rehearse(base, say):
+def run_guide(base, report):
     """Go through the guide, step by step."""
     base.chmod(0o755)
-    say("1. both install the programs")
+    report("1. both install the programs")
     install_programs(base / "opt")
     hosts = {}
     for name in ADDRESSES:
@@ -227,22 +227,22 @@ def rehearse(base, say):
     server, site = hosts["server"], hosts["site"]
     try:
         connect(hosts)
-        return follow_guide(base, server, site, say)
+        return follow_guide(base, server, site, report)
     finally:
         for host in hosts.values():
             host.end()
             subprocess.run(["ip", "netns", "del", host.namespace], capture_output=True)
 
 
-def follow_guide(base, server, site, say):
+def follow_guide(base, server, site, report):
     program = base / "opt/pacdp/bin/pacdp"
-    say("2. Ada makes the coordinator's key")
+    report("2. Ada makes the coordinator's key")
     public = call(program, "site", "key", base / "coordinator.key").strip()
-    say("3. Ben makes his keys")
+    report("3. Ben makes his keys")
     address = f"{ADDRESSES['server']}:{PORT}"
     options = ("--site", "north", "--server", address, "--coordinator", public)
     site_key = call(program, "federation", "node", base / "b", *options).split()[2]
-    say("4. Ada makes the plan and her settings")
+    report("4. Ada makes the plan and her settings")
     data = load_dataset("heart")
     records = partition_records(data, "natural").client_records(data)[1]
     training = Training(rounds=ROUNDS, local_epochs=1, upload="coarse")
@@ -262,7 +262,7 @@ def follow_guide(base, server, site, say):
     wait_until(lambda: subprocess.run(probe).returncode == 0, "superlink")
     server.start(base / "a/systemd/pacdp-serverapp.service")
     server.start(base / "a/systemd/pacdp-coordinator.service")
-    say("5. Ben accepts the plan, and starts")
+    report("5. Ben accepts the plan, and starts")
     np.savez(base / "records.npz", features=records.features, labels=records.labels)
     site.install([], "/srv/pacdp-head", "pacdp-site")
     files = [*(base / "b/site").iterdir(), base / "records.npz"]
@@ -283,8 +283,8 @@ def follow_guide(base, server, site, say):
     refused = re.search(r"Exit Code: (\d+)", site.log("pacdp-supernode"))
     assert refused is not None, site.log("pacdp-supernode")
     assert refused.group(1) == "305"
-    say(f"   not registered: SuperNode ends with Flower's code {refused.group(1)}")
-    say("6. Ada registers the node, and starts the run")
+    report(f"   not registered: SuperNode ends with Flower's code {refused.group(1)}")
+    report("6. Ada registers the node, and starts the run")
     home = base / "a/flwr"
     config = home / "config.toml"
     config.write_text(server.translate(config.read_text()))
@@ -300,7 +300,7 @@ def follow_guide(base, server, site, say):
     call(*flwr, *submit, env=variables)
     coordinator = server.processes["pacdp-coordinator"]
     wait_until(lambda: coordinator.poll() is not None, "the run", 300)
-    say(server.log("pacdp-coordinator"))
+    report(server.log("pacdp-coordinator"))
     assert coordinator.returncode == 0
     return check(server, site)
 
@@ -343,7 +343,7 @@ def check(server, site):
 def main():
     base = Path(tempfile.mkdtemp(prefix="pr-", dir="/tmp"))
     try:
-        checks = rehearse(base, lambda line: sys.stdout.write(f"{line}\n"))
+        checks = run_guide(base, lambda line: sys.stdout.write(f"{line}\n"))
     except BaseException:
         sys.stdout.write(f"what was written is in {base}\n")
         raise

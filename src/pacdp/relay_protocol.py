@@ -1,9 +1,9 @@
-"""What a relay and the coordinator say to each other at the coordinator's socket.
+"""The protocol between a relay and the coordinator, spoken on the coordinator's socket.
 
-There is one call. The relay hands in an answer of a site, or nothing, and gets the state of the
-round, with the broadcast if it does not have it yet. Each side sends a JSON header after its length
-(4 bytes, big-endian), and then bytes. A relay is trusted with nothing but delivery: broadcasts are
-signed by the coordinator, answers by the sites.
+There is a single call. The relay may submit the answer of a site, and receives the state of the
+round, with the broadcast if it does not have it yet. Each message is a JSON header, preceded by its
+length (4 bytes, big-endian) and followed by the answer or the broadcast. A relay is trusted with
+nothing but delivery: broadcasts are signed by the coordinator, answers by the sites.
 """
 
 import json
@@ -19,7 +19,7 @@ LARGEST_HEADER = 4096
 
 @dataclass(frozen=True)
 class RelayRequest:
-    """What a relay says.
+    """A request of a relay.
 
     >>> request = RelayRequest(round=3, site="north", answer=b"update")
     >>> RelayRequest.decode(request.encode()) == request
@@ -29,44 +29,44 @@ class RelayRequest:
     round: int | None = None
     """The round whose broadcast the relay has."""
     site: str | None = None
-    """The site whose answer this is, if there is one."""
+    """The site that sent the answer, if there is one."""
     answer: bytes = b""
 
     def encode(self) -> bytes:
-        """Return the message."""
+        """Encode the request."""
         return _join({"round": self.round, "site": self.site}, self.answer)
 
     @classmethod
     def decode(cls, message: bytes) -> Self:
-        """Read a message; anything else is an InputError."""
+        """Decode a request; raise InputError if it is malformed."""
         header, answer = _split(message)
         number, site = header.get("round"), header.get("site")
         if set(header) != {"round", "site"} or type(number) not in (int, type(None)):
-            raise InputError("relay: sends no request of the known form")
+            raise InputError("relay: sent a malformed request")
         if not isinstance(site, str | None):
-            raise InputError("relay: sends no request of the known form")
+            raise InputError("relay: sent a malformed request")
         return cls(number, site, answer)
 
 
 @dataclass(frozen=True)
 class RoundState:
-    """What the coordinator answers."""
+    """The coordinator's response."""
 
     state: str
-    """``open``; or ``ended`` or ``failed``, after which a relay has nothing more to do."""
+    """``open``, or the final state of the run: ``ended`` or ``failed``."""
     round: int
     sites: tuple[str, ...] = ()
-    """The sites whose answers are still wanted."""
+    """The sites whose answers are still missing."""
     seconds: float = 0.0
     """Seconds until the deadline."""
 
     def encode(self, broadcast: bytes = b"") -> bytes:
-        """Return the message, with a broadcast for a relay that does not have it."""
+        """Encode the response, with the broadcast for a relay that does not have it."""
         return _join(asdict(self), broadcast)
 
     @classmethod
     def decode(cls, message: bytes) -> tuple[Self, bytes]:
-        """Read the state and the broadcast, as a relay does."""
+        """Decode the state and the broadcast, which may be empty."""
         header, broadcast = _split(message)
         return cls(**{**header, "sites": tuple(header["sites"])}), broadcast
 
@@ -84,7 +84,7 @@ def _split(message: bytes) -> tuple[dict[str, Any], bytes]:
             raise ValueError("too short")
         header = json.loads(message[start:end])
     except (ValueError, RecursionError, UnicodeDecodeError, struct.error):
-        raise InputError("relay: sends no message of the known form") from None
+        raise InputError("relay: sent a malformed message") from None
     if not isinstance(header, dict):
-        raise InputError("relay: sends no message of the known form")
+        raise InputError("relay: sent a malformed message")
     return header, message[end:]
