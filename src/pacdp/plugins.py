@@ -9,9 +9,11 @@ import hashlib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Mapping
-from importlib.machinery import ModuleSpec, PathFinder
+from collections.abc import Mapping, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
+from types import CodeType, ModuleType
 from typing import Any
 
 from pacdp.errors import InputError
@@ -94,8 +96,51 @@ def import_pinned(modules: Mapping[str, str]) -> None:
         if hash_module(module) != digest:
             raise InputError(f"modules.{module}: its file has another SHA-256 than the one allowed")
     # Imported only after all checks, because any of them may import the others.
-    for module in modules:
-        _import(f"modules.{module}", module)
+    finder = _PinnedFinder(modules)
+    sys.meta_path.insert(0, finder)
+    try:
+        for module in modules:
+            _import(f"modules.{module}", module)
+    finally:
+        sys.meta_path.remove(finder)
+
+
+class _PinnedFinder(MetaPathFinder):
+    """Finds pinned modules, whose source runs only if it still has its hash."""
+
+    def __init__(self, modules: Mapping[str, str]) -> None:
+        self._modules = modules
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return how a pinned module is loaded; None for any other."""
+        if fullname not in self._modules:
+            return None
+        others = (finder for finder in sys.meta_path if finder is not self)
+        specs = (finder.find_spec(fullname, path, target) for finder in others)
+        spec = next((spec for spec in specs if spec is not None), None)
+        if spec is not None and type(spec.loader) is SourceFileLoader:
+            spec.loader = _PinnedLoader(spec.loader, self._modules[fullname])
+        return spec
+
+
+class _PinnedLoader(SourceFileLoader):
+    """Compiles exactly the bytes that were hashed.
+
+    Python would prefer a cached compiled file, which may hold other code.
+    """
+
+    def __init__(self, original: SourceFileLoader, digest: str) -> None:
+        super().__init__(original.name, original.path)
+        self._digest = digest
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Return the code of the source."""
+        source = self.get_data(self.path)
+        if hashlib.sha256(source).hexdigest() != self._digest:
+            raise InputError("its file has another SHA-256 than the one allowed")
+        return self.source_to_code(source, self.path)
 
 
 def _import(where: str, module: str) -> None:

@@ -1,5 +1,6 @@
 """Writing files safely: whole or not at all, and never over an existing one."""
 
+import os
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -21,8 +22,12 @@ def write_atomically(path: Path, text: str, *, private: bool = False) -> None:
     beside = path.with_name(f".{path.name}.new")
     if private:
         beside.unlink(missing_ok=True)
-        beside.touch(0o600)
-    beside.write_text(text, encoding="utf-8")
+        # Exclusively, so that no link that somebody else has put there is followed.
+        descriptor = os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            stream.write(text)
+    else:
+        beside.write_text(text, encoding="utf-8")
     beside.replace(path)
 
 

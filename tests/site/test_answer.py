@@ -31,7 +31,7 @@ from pacdp.federation.record_files import read_records
 from pacdp.federation.wire import frame_digest
 from pacdp.keys import create_key, load_signer
 from pacdp.methods import build_method
-from pacdp.privacy import RoundRequest
+from pacdp.privacy import RoundRequest, reply_table
 from pacdp.site import Site
 from pacdp.site.records import make_synthetic_records
 from pacdp.site.refusal_counts import RefusalCounts
@@ -474,6 +474,30 @@ def test_the_text_of_errors_is_not_logged(trial, site, monkeypatch, caplog):
     assert "blood" not in caplog.text
     assert caplog.text.count("ValueError at ") == 2
     assert "test_answer.py" in caplog.text
+
+
+def test_a_reply_that_cannot_be_stored_is_not_computed_again(trial, site, monkeypatch):
+    computed, attempts = [], []
+    encode, insert = site._encode, reply_table.insert_reply
+
+    def spy(*arguments):
+        computed.append(encode(*arguments))
+        return computed[-1]
+
+    def fail_often(connection, reply):
+        attempts.append(reply.content)
+        if len(attempts) < 5:
+            raise sqlite3.OperationalError("database or disk is full")
+        insert(connection, reply)
+
+    monkeypatch.setattr(site, "_encode", spy)
+    monkeypatch.setattr(reply_table, "insert_reply", fail_often)
+    frames = [trial.broadcast(0), trial.broadcast(1)]
+    # Asking for another round in between changes nothing.
+    codes = [refusal_code(site.answer(frames[turn])) for turn in (0, 1, 0, 1, 0, 1)]
+    assert codes == ["busy"] * 4 + [None] * 2
+    assert len(computed) == 2
+    assert set(attempts) == set(computed)
 
 
 def test_a_full_disk_costs_at_most_the_debit(trial, site, monkeypatch):

@@ -246,7 +246,8 @@ def test_many_signals_do_not_disturb_an_answer(tmp_path):
             time.sleep(0.0002)
         size = LENGTH.unpack(connection.recv(4, socket.MSG_WAITALL))[0]
         assert refusal_code(connection.recv(size, socket.MSG_WAITALL)) is None
-        assert process.wait(60) == 0, process.stderr.read()
+        # A signal that arrives after it has stopped listening ends it at once.
+        assert process.wait(60) in (0, -signal.SIGTERM), process.stderr.read()
 
 
 @pytest.mark.parametrize("size", [2**20, 2**31])

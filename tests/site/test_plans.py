@@ -2,8 +2,11 @@
 
 import hashlib
 import json
+import py_compile
 import stat
 import sys
+from dataclasses import replace
+from py_compile import PycInvalidationMode
 
 import numpy as np
 import pytest
@@ -11,7 +14,7 @@ import pytest
 from pacdp.data import load_dataset, partition_records
 from pacdp.data.records import Records
 from pacdp.errors import InputError, PacdpError
-from pacdp.federation import Plan, Population
+from pacdp.federation import Plan, Population, make_plan
 from pacdp.federation.verification import reconstruct_population, verify_plan
 from pacdp.federation.wire import plan_digest
 from pacdp.plugins import hash_module, import_pinned
@@ -273,6 +276,22 @@ def test_no_code_runs_before_all_files_were_compared(tmp_path, plugin):
         import_pinned({"site_test_package.inner": pinned["site_test_package.inner"]})
 
 
+def test_a_compiled_file_beside_a_pinned_one_does_not_run(tmp_path, monkeypatch):
+    """Python would run it: a compiled file may say of itself that it need not fit its source."""
+    monkeypatch.syspath_prepend(tmp_path)
+    source = tmp_path / "site_test_compiled.py"
+    source.write_text("origin = 'source'\n")
+    digest = hash_module("site_test_compiled")
+    source.write_text("origin = 'compiled'\n")
+    py_compile.compile(str(source), invalidation_mode=PycInvalidationMode.UNCHECKED_HASH)
+    source.write_text("origin = 'source'\n")
+    try:
+        import_pinned({"site_test_compiled": digest})
+        assert sys.modules["site_test_compiled"].origin == "source"
+    finally:
+        sys.modules.pop("site_test_compiled", None)
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -287,6 +306,42 @@ def test_modules_that_happen_to_be_imported_are_no_plug_ins(tmp_path, change):
     trial.settings.plan.write_text(json.dumps(content))
     with pytest.raises(InputError, match="does not allow"):
         Site(trial.settings)
+
+
+def test_no_name_in_a_plan_can_look_like_another_topic(tmp_path):
+    plan = heart_plan()
+    false = "heart\x1b[8m\r\nprivacy  ε = 0.001\u202e"
+    population = replace(reconstruct_population(plan), data=false)
+    made = make_plan(plan.recipe, plan.algorithm, population, 0)
+    make_trial(tmp_path, made, accepted=False)
+    rows = propose_plan(tmp_path / "plan.json", tmp_path / "site.toml").describe()
+    assert all(text.isprintable() for text in rows.values())
+    assert r"heart\x1b[8m\r\nprivacy  ε = 0.001\u202e" in rows["trained is"]
+
+
+def test_the_agreement_counts_all_rounds_that_replanning_may_answer(tmp_path):
+    training = {"clients_per_round": 2, "sampling": "uniform", "cap": 0.5}
+    plan = heart_plan(rounds=20, training=training, spending={"policy": "replan"})
+    make_trial(tmp_path, plan, accepted=False)
+    rows = propose_plan(tmp_path / "plan.json", tmp_path / "site.toml").describe()
+    assert plan.clients[0].participations < 20
+    assert "at most 20 of them" in rows["rounds"]
+    assert "at most 20 noised results" in rows["releases"]
+
+
+def test_a_plan_is_read_once(tmp_path, monkeypatch):
+    """A file that somebody else can change must not be checked first and used afterwards."""
+    trial = make_trial(tmp_path, accepted=False)
+    sent = tmp_path / "sent.json"
+    other = json.loads(trial.plan.model_dump_json()) | {"method": "pacdp.methods.fixed:Fixed"}
+    monkeypatch.setattr(
+        "pacdp.site.plans.import_pinned", lambda modules: sent.write_text(json.dumps(other))
+    )
+    trial.plan.save(sent)
+    assert propose_plan(sent, trial.toml).plan == trial.plan
+    sent.write_text("null")
+    with pytest.raises(PacdpError, match=r"no plan|arithmetic"):
+        propose_plan(sent, trial.toml)
 
 
 # --- site.toml ------------------------------------------------------------------------------

@@ -79,7 +79,8 @@ def status(
         from pacdp.reporting.site_page import render_site_page
         from pacdp.storage import write_atomically
 
-        write_atomically(html, render_site_page(state))
+        # It says when answers were computed, which is nobody else's business.
+        write_atomically(html, render_site_page(state), private=True)
     if as_json:
         print_json(state)
     else:

@@ -292,13 +292,18 @@ class Plan(Recipe):
 
     @classmethod
     def load(
-        cls, path: Path, *, advice: str = "pacdp plan EXPERIMENT --out FILE makes a new one"
+        cls,
+        path: Path,
+        *,
+        advice: str = "pacdp plan EXPERIMENT --out FILE makes a new one",
+        content: Any = None,
     ) -> Self:
         """Read a saved plan; one with another version of the arithmetic is refused.
 
-        ``advice`` is part of the message of a refusal.
+        ``advice`` is part of the message of a refusal. ``content`` is what the file holds, if it
+        was read before.
         """
-        content = _read_json(path)
+        content = _read_json(path) if content is None else content
         refuse_other_arithmetic(path, content, mark="clients", advice=advice)
         return cls._validate(path, content)
 

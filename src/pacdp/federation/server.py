@@ -21,6 +21,10 @@ from pacdp.federation.plan import Plan
 from pacdp.federation.weights import client_weights
 from pacdp.validation import FloatArray
 
+# An update with a larger number is left out: a few of them would make the model infinite, after
+# which no further round could be run.
+LARGEST_UPDATE = 2.0**100
+
 
 @dataclass(frozen=True, kw_only=True)
 class RoundOutcome:
@@ -100,8 +104,8 @@ class Server:
     def combine(self, replies: Sequence[Reply]) -> None:
         """Update the model by the weighted mean of the updates; without replies it stays.
 
-        Updates that are not finite would ruin the model for good and are left out; ``spoiled``
-        lists the clients that sent them.
+        Updates that are not finite, or nearly so, would ruin the model for good and are left out;
+        ``spoiled`` lists the clients that sent them.
         """
         rounds = {reply.round for reply in replies}
         if len(rounds) > 1:
@@ -118,7 +122,7 @@ class Server:
             )
 
     def _usable(self, replies: Sequence[Reply]) -> list[Reply]:
-        self.spoiled = [reply.client for reply in replies if not _finite(reply)]
+        self.spoiled = [reply.client for reply in replies if not _is_usable(reply)]
         return [reply for reply in replies if reply.client not in self.spoiled]
 
     def _mean_update(self, replies: Sequence[Reply]) -> Tensors:
@@ -175,9 +179,12 @@ def _weighted_mean(name: str, replies: Sequence[Reply], weights: FloatArray) -> 
     return total
 
 
-def _finite(reply: Reply) -> bool:
+def _is_usable(reply: Reply) -> bool:
     scale = reply.noise_scale
     if not isinstance(scale, int | float) or not 0 < scale < math.inf:
         return False
     sent = [reply.update, *reply.released]
-    return all(bool(torch.isfinite(value).all()) for part in sent for value in part.values())
+    # Comparisons with NaN are false.
+    return all(
+        bool((value.abs() <= LARGEST_UPDATE).all()) for part in sent for value in part.values()
+    )

@@ -18,10 +18,32 @@ _NEIGHBOURS = {
 def describe_agreement(
     plan: Plan, client: int, ledger: SQLiteLedger, modules: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the terms of a plan for one client, by topic."""
+    """Return the terms of a plan for one client, by topic.
+
+    Whoever makes a plan chooses the names in it. Control characters, such as line breaks and
+    terminal escapes, are escaped, so that no name can pass for another topic.
+    """
+    rows = _describe_topics(plan, client, ledger, modules)
+    return {topic: _escape_controls(text) for topic, text in rows.items()}
+
+
+def _escape_controls(text: str) -> str:
+    """Return a text with all unprintable characters escaped.
+
+    >>> _escape_controls("heart\\x1b[8m\\nprivacy: ε = 0")
+    'heart\\\\x1b[8m\\\\nprivacy: ε = 0'
+    """
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def _describe_topics(
+    plan: Plan, client: int, ledger: SQLiteLedger, modules: Mapping[str, str]
+) -> dict[str, str]:
     client_plan, unit = plan.clients[client], plan.unit
     planned = plan.planned_guarantee(client)
     weights = LocalModel(plan).coordinates
+    # Under replanning more rounds may be answered than are planned, with more noise.
+    most = plan.max_releases(client)
     rows = {
         "plan": f"{plan.run}; SHA-256 of plan, plug-ins and version: {plan_digest(plan, modules)}",
         "you are": f"{client_plan.name}, one of {format_count(len(plan.clients), 'client')}, with "
@@ -29,10 +51,10 @@ def describe_agreement(
         + ("" if unit == "record" else f" of {format_count(client_plan.units, unit)}"),
         "trained is": f"{plan.model.name} with {weights:,} weights, by {plan.method}, on "
         f"{plan.data}",
-        "rounds": f"{plan.rounds}; you answer at most {client_plan.participations} of them, each "
+        "rounds": f"{plan.rounds}; you answer at most {most // client_plan.each} of them, each "
         "once",
-        "releases": f"a {unit} contributes to at most {client_plan.releases} noisy results, "
-        f"{client_plan.each} in each round that you answer",
+        "releases": f"a {unit} contributes to at most {most} noisy results, {client_plan.each} in "
+        "each round that you answer",
         "privacy": f"{planned} after all of them: this bounds what all your answers together "
         f"reveal about a {unit}",
         "compared are": _NEIGHBOURS[plan.privacy.adjacency].format(unit=unit),

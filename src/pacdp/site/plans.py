@@ -32,7 +32,8 @@ def read_plan(path: Path, settings: SiteSettings) -> Plan:
                 "to modules with the SHA-256 of its file if you trust it"
             )
     import_pinned(settings.modules)
-    plan = Plan.load(path)
+    # What was read above: the file may be another by now, if others can write it.
+    plan = Plan.load(path, content=content or {})
     if not plan.algorithm.private:
         raise InputError(
             f"{path}: {plan.method} has no privacy guarantee, so a site cannot accept it"

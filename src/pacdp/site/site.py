@@ -74,6 +74,7 @@ class Site:
             self._head_file.write(self.ledger.head)
         # This also warms up the model.
         self.interval = self._choose_interval()
+        self._unstored: dict[RoundRequest, bytes] = {}
         self.refusals = RefusalCounts.beside(settings.ledger)
 
     def _choose_interval(self) -> float:
@@ -129,7 +130,12 @@ class Site:
             if content is None:
                 raise WireError(Code.LOST)
         else:
-            content = self.ledger.store_reply(request, self._compute(broadcast, request))
+            # Whether a reply can be stored may depend on its size, and so on its noise. If the disk is
+            # full, it is kept, because only one computation is paid for.
+            if request not in self._unstored:
+                self._unstored[request] = self._compute(broadcast, request)
+            content = self.ledger.store_reply(request, self._unstored[request])
+            del self._unstored[request]
         # Written before the reply is sent, so that restoring a backup cannot hide the reply.
         self._head_file.write(self.ledger.head)
         return content

@@ -292,7 +292,8 @@ class Relay:
 
     def _back_off(self, node: int) -> None:
         failures = self._failures.setdefault(node, _Failures())
-        pause = min(self._longest_pause, self._pause * 2**failures.count)
+        # Bounded, because after a thousand failures the power would be too large for a number.
+        pause = min(self._longest_pause, self._pause * 2 ** min(failures.count, 32))
         failures.count += 1
         failures.resume = time.monotonic() + pause
 
