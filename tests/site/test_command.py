@@ -35,8 +35,8 @@ def test_accept_says_what_is_agreed_to_and_records_it(tmp_path):
     assert trial.toml.read_text() == before
     text = run("site", "accept", sent, "--settings", trial.toml, "--yes").stdout
     for phrase in (
-        *("cleveland", "200 records", "at most 6 of them", "at most 6 noised results"),
-        *("ε = 1 at δ = 1e-05, zero-out", "zero-out", "enough for the whole training"),
+        *("cleveland", "200 records", "at most 6 of them", "at most 6 noisy results"),
+        *("ε = 1 at δ = 1e-05, zero-out", "zero-out", "covers the whole training"),
         *("the server sees", "nobody sees", plan_digest(trial.plan)),
     ):
         assert phrase in text
