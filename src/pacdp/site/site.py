@@ -130,8 +130,8 @@ class Site:
             if content is None:
                 raise WireError(Code.LOST)
         else:
-            # Whether a reply can be stored may depend on its size, and so on its noise. If the disk is
-            # full, it is kept, because only one computation is paid for.
+            # Whether a reply can be stored may depend on its size, and so on its noise. On a full
+            # disk it is kept and stored later, because only one computation is paid for.
             if request not in self._unstored:
                 self._unstored[request] = self._compute(broadcast, request)
             content = self.ledger.store_reply(request, self._unstored[request])
