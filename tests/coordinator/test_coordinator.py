@@ -209,7 +209,7 @@ def test_wrong_settings_are_refused(tmp_path):
     text = federation.toml.read_text()
     name = federation.names[0]
     for change, message in (
-        ((f"{name} = ", "nobody = "), "sites.nobody: is no client of the plan"),
+        ((f"{name} = ", "nobody = "), "sites.nobody: is not a client of the plan"),
         ((f"{name} = ", "# "), f"sites.{name}: is missing"),
         (("minimum = 4", "minimum = 0"), "minimum = 0: "),
         (("log = ", "logs = "), "logs: is no setting; did you mean log?"),

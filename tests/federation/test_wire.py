@@ -596,9 +596,9 @@ def test_what_may_not_be_sent_is_refused_where_it_is_written():
 
 def test_a_server_that_cannot_write_its_message_says_so():
     model = LocalModel(MADE).state()
-    with pytest.raises(InputError, match="state of cgm-median: is no JSON"):
+    with pytest.raises(InputError, match="state of cgm-median: cannot be written as JSON"):
         WIRE.encode_broadcast(Broadcast(0, model, {"bounds": torch.ones(4)}), sign=sign)
-    with pytest.raises(InputError, match="state of cgm-median: is no JSON"):
+    with pytest.raises(InputError, match="state of cgm-median: cannot be written as JSON"):
         WIRE.encode_broadcast(Broadcast(0, model, {"bounds": [np.nan]}), sign=sign)
     with pytest.raises(InputError, match="must have at most 65792"):
         WIRE.encode_broadcast(Broadcast(0, model, {"bounds": "x" * 70_000}), sign=sign)

@@ -179,7 +179,7 @@ def test_a_restored_backup_counts_as_spent(trial, site):
         assert again.stale
         for number in range(ROUNDS):
             assert refusal_code(again.answer(trial.broadcast(number))) == "budget"
-    # The head on the other medium stays, and the newest copy is accepted again.
+    # The head on separate storage stays, and the newest copy is accepted again.
     path.write_bytes(newest)
     with Site(trial.settings) as again:
         assert refusal_code(again.answer(trial.broadcast(0))) is None
