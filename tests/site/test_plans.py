@@ -272,7 +272,7 @@ def test_no_code_runs_before_all_files_were_compared(tmp_path, plugin):
             import_pinned(pinned | wrong)
         assert "site_test_package" not in sys.modules
     assert not (tmp_path / "imported").exists()
-    with pytest.raises(InputError, match="its package site_test_package must be listed"):
+    with pytest.raises(InputError, match="its package site_test_package must also be listed"):
         import_pinned({"site_test_package.inner": pinned["site_test_package.inner"]})
 
 
@@ -326,7 +326,7 @@ def test_the_agreement_counts_all_rounds_that_replanning_may_answer(tmp_path):
     rows = propose_plan(tmp_path / "plan.json", tmp_path / "site.toml").describe()
     assert plan.clients[0].participations < 20
     assert "at most 20 of them" in rows["rounds"]
-    assert "at most 20 noised results" in rows["releases"]
+    assert "at most 20 noisy results" in rows["releases"]
 
 
 def test_a_plan_is_read_once(tmp_path, monkeypatch):
