@@ -76,6 +76,7 @@ def make_verifier(public: Sequence[str], *, where: str = "coordinator") -> Verif
     ...
     pacdp.errors.InputError: sites.north: must be a public key of 64 hexadecimal digits
     """
+    assert not isinstance(public, str), "a sequence of keys is required"
     try:
         keys = [Ed25519PublicKey.from_public_bytes(bytes.fromhex(digits)) for digits in public]
     except ValueError:

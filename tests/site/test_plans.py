@@ -316,7 +316,7 @@ def test_no_name_in_a_plan_can_look_like_another_topic(tmp_path):
     make_trial(tmp_path, made, accepted=False)
     rows = propose_plan(tmp_path / "plan.json", tmp_path / "site.toml").describe()
     assert all(text.isprintable() for text in rows.values())
-    assert r"heart\x1b[8m\r\nprivacy  ε = 0.001\u202e" in rows["trained is"]
+    assert r"heart\x1b[8m\r\nprivacy  ε = 0.001\u202e" in rows["model"]
 
 
 def test_the_agreement_counts_all_rounds_that_replanning_may_answer(tmp_path):

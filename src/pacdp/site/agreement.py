@@ -49,7 +49,7 @@ def _describe_topics(
         "you are": f"{client_plan.name}, one of {format_count(len(plan.clients), 'client')}, with "
         + format_count(client_plan.records, "record")
         + ("" if unit == "record" else f" of {format_count(client_plan.units, unit)}"),
-        "trained is": f"{plan.model.name} with {weights:,} weights, by {plan.method}, on "
+        "model": f"{plan.model.name} with {weights:,} weights, by {plan.method}, on "
         f"{plan.data}",
         "rounds": f"{plan.rounds}; you answer at most {most // client_plan.each} of them, each "
         "once",
@@ -57,7 +57,7 @@ def _describe_topics(
         "each round that you answer",
         "privacy": f"{planned} after all of them: this bounds what all your answers together "
         f"reveal about a {unit}",
-        "compared are": _NEIGHBOURS[plan.privacy.adjacency].format(unit=unit),
+        "adjacency": _NEIGHBOURS[plan.privacy.adjacency].format(unit=unit),
     }
     if plan.label:
         rows["caution"] = (
@@ -72,7 +72,7 @@ def _describe_topics(
         "noise added here; the scale of that noise; the head of your ledger; and whether you "
         "answered, or one of a few fixed codes if you refused",
         "others see": "the joint model: all clients, and anyone to whom the server gives it",
-        "public already": "your name, your number of "
+        "already public": "your name, your number of "
         + ("records" if unit == "record" else f"records and {unit}s")
         + (", how many have each budget" if client_plan.levels else "")
         + ", your budget, and the rounds in which you are asked",
