@@ -49,8 +49,7 @@ def _describe_topics(
         "you are": f"{client_plan.name}, one of {format_count(len(plan.clients), 'client')}, with "
         + format_count(client_plan.records, "record")
         + ("" if unit == "record" else f" of {format_count(client_plan.units, unit)}"),
-        "model": f"{plan.model.name} with {weights:,} weights, by {plan.method}, on "
-        f"{plan.data}",
+        "model": f"{plan.model.name} with {weights:,} weights, by {plan.method}, on {plan.data}",
         "rounds": f"{plan.rounds}; you answer at most {most // client_plan.each} of them, each "
         "once",
         "releases": f"a {unit} contributes to at most {most} noisy results, {client_plan.each} in "
