@@ -38,12 +38,14 @@ flower: setup ## Create Flower's virtual environment, for the tests of real fede
 	mkdir -p build
 	$(FLOWER) $(BIN)/python -m pacdp.flower.environment
 
-soak: flower ## Run long federations with kills, and with many sites; takes hours
-	for run in 1 2 3 4 5; do \
-	  $(FLOWER) $(BIN)/python -m tests.deployment.soak build/soak-kills-$$run --rounds 60 --kills 10 \
-	    --seed $$run || exit 1; \
-	done
-	$(FLOWER) $(BIN)/python -m tests.deployment.soak build/soak-sites --sites 20 --rounds 200
+SOAK := $(FLOWER) $(BIN)/python -m tests.deployment.soak
+
+soak: flower ## Run long federations: with 51 kills, and with 20 sites over 200 rounds
+	$(SOAK) build/soak-flower --rounds 40 --kills 12 --seed 1
+	$(SOAK) build/soak-direct-2 --rounds 60 --kills 13 --seed 2 --transport direct
+	$(SOAK) build/soak-direct-3 --rounds 60 --kills 13 --seed 3 --transport direct
+	$(SOAK) build/soak-direct-4 --rounds 60 --kills 13 --seed 4 --transport direct
+	$(SOAK) build/soak-sites --sites 20 --rounds 200 --transport direct
 
 check: setup ## Lint, formatting, strict types and the direction of imports
 	$(BIN)/ruff check .
