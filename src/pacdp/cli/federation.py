@@ -82,7 +82,7 @@ def init(
         {
             "run": plan.run,
             "sites": f"{sent}: {', '.join(client.name for client in plan.clients)}",
-            "rounds": f"{plan.rounds}, at least {made.load_settings().minimum} replies each",
+            "rounds": f"{plan.rounds}; replies that each needs: {made.load_settings().minimum}",
             "privacy": str(plan.planned_guarantee(0)) + " at the first site",
             "for a trial": "this machine holds the records of all sites, and the plan is accepted "
             "for all of them; real sites accept it themselves (pacdp site accept)",
@@ -110,6 +110,9 @@ def server(
     from pacdp.deployment.kits import create_server
     from pacdp.errors import InputError
 
+    for pair in site:
+        if "=" not in pair:
+            raise InputError(f"--site {pair}: must be NAME=KEY")
     sites = dict(pair.rpartition("=")[::2] for pair in site)
     if len(sites) < len(site):
         raise InputError("--site: a name comes twice, must come once")
@@ -141,7 +144,8 @@ def node(
         {
             "public key": public,
             "node": str(folder / "node" / "node.key.pub"),
-            "next": "give both to the server's administrator; nothing else leaves this machine",
+            "next": "give both, and the number of your records, to the server's administrator; "
+            "nothing else leaves this machine",
         }
     )
 
@@ -171,13 +175,13 @@ def up(
     path = FederationFolder(folder.resolve())
     try:
         if detach:
-            given = [] if timeout is None else ["--timeout", str(timeout)]
-            supervisor = start_detached(path, ["--transport", transport, *given])
-            typer.echo(
-                f"{path.load_settings().run}: runs in the background (process {supervisor.pid}); "
-                f"see pacdp federation status {folder}"
-            )
-            return
+            supervisor = start_detached(path, transport=transport, timeout=timeout)
+            if supervisor is not None:
+                typer.echo(
+                    f"{path.load_settings().run}: runs in the background "
+                    f"(process {supervisor.pid}); see pacdp federation status {folder}"
+                )
+                return
         code = run_federation(path, transport=transport, timeout=timeout, say=typer.echo)
     except ProcessFailedError as error:
         typer.echo(f"pacdp: {error}", err=True)
@@ -239,7 +243,7 @@ def verify(folder: Folder, as_json: options.Json = False) -> None:
             "model": report["model"],
         }
         | {
-            f"site {name}": f"{site['debited']} rounds debited, {site['answered']} answered, "
+            f"site {name}": f"rounds: {site['debited']} debited, {site['answered']} answered, "
             f"{site['delivered']} delivered; {_describe_spent(site)}"
             for name, site in report["sites"].items()
         }

@@ -5,11 +5,13 @@ import os
 import socket
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from pacdp.deployment.layout import FederationFolder, FederationSettings
 from pacdp.deployment.roles import Role
 from pacdp.deployment.supervisor import ProcessFailedError, Supervisor
+from pacdp.errors import InputError
 from pacdp.flower import commands
 from pacdp.flower.commands import Command
 from pacdp.flower.environment import ensure_environment
@@ -32,6 +34,8 @@ class FlowerTransport:
         self._address = f"127.0.0.1:{settings.port}"
         self._listing: subprocess.Popen[bytes] | None = None
         self._look_at = 0.0
+        for port in range(settings.port, settings.port + 1 + len(settings.sites)):
+            _require_free_port(port)
 
     def start(self) -> None:
         """Start everything, register the nodes that are not registered yet, and submit the run."""
@@ -118,10 +122,10 @@ class FlowerTransport:
             if not mark.exists()
         }
         for name, process in running.items():
-            output = _finish(process)
+            failure = find_failure(_finish(process))
             # Registered before, and stopped before that was noted.
-            if process.returncode and b"already" not in output:
-                raise ProcessFailedError(f"supernode {name}: cannot be registered: {_say(output)}")
+            if failure is not None and "already in use" not in failure:
+                raise ProcessFailedError(f"supernode {name}: cannot be registered: {failure}")
             marks[name].touch()
 
     def _submit(self) -> None:
@@ -132,11 +136,11 @@ class FlowerTransport:
             coordinator=self._folder.coordinator_socket,
         )
         process = _open(command, stdout=subprocess.PIPE)
-        output = _finish(process)
+        failure = find_failure(_finish(process))
         self._look_at = time.monotonic() + _PAUSE
         # SuperLink may have been killed a moment ago; the next look submits it again.
-        if process.returncode and self._is_listening():
-            raise ProcessFailedError(f"superlink: refuses the run: {_say(output)}")
+        if failure is not None and "unavailable" not in failure and self._is_listening():
+            raise ProcessFailedError(f"superlink: refuses the run: {failure}")
 
     def _is_listening(self) -> bool:
         try:
@@ -179,5 +183,32 @@ def _all_finished(output: bytes) -> bool:
         return False
 
 
-def _say(output: bytes) -> str:
-    return " ".join(output.decode(errors="replace").split())[-300:]
+def find_failure(output: bytes) -> str | None:
+    """Return why one of Flower's commands has failed, from what it printed; None if it succeeded.
+
+    Asked for JSON, Flower's commands end with code 0 even if they have failed.
+
+    >>> find_failure(b'{"success": true, "node-id": 7}')
+    >>> find_failure(b'{"success": false, "error-message": "Public key\\nin use."}')
+    'Public key in use.'
+    """
+    reason = output.decode(errors="replace")
+    with suppress(ValueError, KeyError, TypeError):
+        answer = json.loads(output)
+        if answer["success"] is True:
+            return None
+        reason = str(answer["error-message"])
+    return " ".join(reason.split())[-300:]
+
+
+def _require_free_port(port: int) -> None:
+    with socket.socket() as probe:
+        # As the programs do; connections that were closed a moment ago are no obstacle.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise InputError(
+                f"127.0.0.1:{port}: the port cannot be used ({error.strerror}); end the program "
+                "that uses it, or make a federation with another --port"
+            ) from None

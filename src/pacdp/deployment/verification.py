@@ -49,9 +49,10 @@ def verify_federation(folder: FederationFolder) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as temporary:
         # A copy, which was made in one moment before the ledgers are read.
         copied = Path(temporary) / "run.db"
-        started = coordinator.log.is_file()
+        original = coordinator.log
+        started = original.is_file()
         if started:
-            _copy_database(coordinator.log, copied)
+            _copy_database(original, copied)
         coordinator = coordinator.model_copy(update={"log": copied})
         try:
             log = RunLog(copied, run=plan.run, digest=digest)
@@ -63,7 +64,9 @@ def verify_federation(folder: FederationFolder) -> dict[str, Any]:
         except DisagreementError:
             raise
         except PacdpError as error:
-            raise DisagreementError(str(error)) from None
+            # The reader has the log, and not the copy.
+            message = str(error).replace(str(copied), str(original))
+            raise DisagreementError(message) from None
         closed = log.count_closed()
     return {
         "run": plan.run,
