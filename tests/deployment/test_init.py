@@ -164,9 +164,9 @@ def test_an_experiment_may_say_exact(tmp_path):
     [
         (("--sites", "hungry"), "is not a client; did you mean hungary"),
         (("--sites", "hungary,hungary"), "must be at least one name, each only once"),
-        (("--minimum", 5), "--minimum = 5: is out of range"),
-        (("--port", 80), "--port = 80: is out of range"),
-        (("--deadline", 0), "--deadline = 0: is out of range"),
+        (("--minimum", 5), "--minimum = 5: is out of range, must be from 1 to 4"),
+        (("--port", 80), "--port = 80: is out of range, must be from 1024 to 65531"),
+        (("--deadline", 0), "--deadline = 0: is out of range, must be in (0, 1e9)"),
         (("--interval", -1), "--interval = -1: is out of range"),
         (("--host", "a b"), "must be the name or address"),
         (("--method", "fedavg"), "has no privacy guarantee"),

@@ -70,6 +70,12 @@ def test_kits_fit_together(exchanged):
         ({"host": "a/b"}, (), "--host = 'a/b': must be the name or address"),
         ({"plan": "coordinator.key"}, (), "is not a plan"),
         ({}, ("--minimum", 5), "--minimum = 5: is out of range"),
+        ({"leave_out": ("hungary",)}, ("--site", "hungary"), "--site hungary: must be NAME=KEY"),
+        (
+            {"leave_out": ("hungary", "cleveland")},
+            ("--site", f"hungary={KEY}", "--site", f"cleveland={KEY}"),
+            "two clients have the same public key",
+        ),
     ],
 )
 def test_refused_servers_write_nothing(exchanged, settings, options, message):

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import sqlite3
 import subprocess
 import time
@@ -14,15 +15,19 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from pacdp.coordinator import CoordinatorSettings
+from pacdp.deployment import flower_transport
+from pacdp.deployment.flower_transport import FlowerTransport
 from pacdp.deployment.layout import FederationFolder
 from pacdp.deployment.processes import ProcessIdentity, ProcessTable
 from pacdp.deployment.running import RunWatcher
+from pacdp.deployment.supervisor import Supervisor
 from pacdp.deployment.verification import DisagreementError, verify_federation
+from pacdp.errors import InputError
 from pacdp.federation import Broadcast, LocalModel, Plan, Server
 from pacdp.federation.wire import Wire
 from pacdp.keys import load_signer
 from pacdp.privacy import SQLiteLedger
-from tests.cli.command import as_json, run
+from tests.cli.command import as_json, refused, run
 
 ROUNDS = 6
 DIRECT = ("--transport", "direct")
@@ -56,8 +61,8 @@ def finished(tmp_path_factory):
     assert status(folder)["coordinator"]["state"] == "not started"
     assert as_json("federation", "verify", folder)["model"] == "not trained yet"
     run("federation", "up", folder, "--detach", *DIRECT)
-    refused = run("federation", "up", folder, "--detach", *DIRECT, code=2)
-    assert "is already running" in refused.stderr
+    second = run("federation", "up", folder, "--detach", *DIRECT, code=2)
+    assert "is already running" in second.stderr
     wait_for_rounds(folder, 1)
     copy_ledgers(folder, folder.parent / "older")
     state = status(folder)
@@ -97,10 +102,11 @@ def test_every_round_is_counted_once(finished):
 
 
 def test_a_run_that_has_ended_is_only_shown(finished):
-    output = run("federation", "up", finished, *DIRECT).stdout
-    assert "ended" in output
-    assert "δ = 1e-05, zero-out of a record" in output
-    assert "resumed" not in output
+    for options in ((), ("--detach",)):
+        output = run("federation", "up", finished, *DIRECT, *options).stdout
+        assert "ended" in output
+        assert "δ = 1e-05, zero-out of a record" in output
+        assert "resumed" not in output
     assert "nothing was running" in run("federation", "down", finished).stdout
 
 
@@ -122,6 +128,53 @@ def test_down_ends_what_runs_and_nothing_else(finished, tmp_path):
         foreign.wait()
         recorded.kill()
         recorded.wait()
+
+
+@pytest.mark.parametrize("detach", [(), ("--detach",)])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--timeout", "nan"), "--timeout = nan"),
+        (("--timeout", 0), "--timeout = 0"),
+        (("--transport", "pigeon"), "--transport = 'pigeon': must be one of flower, direct"),
+    ],
+)
+def test_wrong_options_of_up_are_refused(finished, detach, options, message):
+    assert message in refused("federation", "up", finished, *options, *detach)
+
+
+def test_a_port_in_use_is_refused(finished, monkeypatch):
+    monkeypatch.setattr(flower_transport, "ensure_environment", lambda: Path("unused"))
+    folder = FederationFolder(finished)
+    settings = folder.load_settings()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        for first in (port, port - 2):
+            with pytest.raises(InputError, match=f"127.0.0.1:{port}: the port cannot be used"):
+                FlowerTransport(
+                    folder, settings.model_copy(update={"port": first}), Supervisor(folder)
+                )
+
+
+def test_a_second_up_is_refused_with_one_line(finished, tmp_path):
+    folder = tmp_path / "f"
+    shutil.copytree(finished, folder)
+    shutil.rmtree(folder / "coordinator" / "results")
+    ProcessTable(supervisor=ProcessIdentity.of(os.getpid()), processes={}).save(
+        folder / "processes.json"
+    )
+    process = run("federation", "up", folder, *DIRECT, code=2)
+    assert "is already running" in process.stderr
+    assert process.stdout == ""
+
+
+def test_a_result_that_cannot_be_read_is_named(finished, tmp_path):
+    folder = tmp_path / "f"
+    shutil.copytree(finished, folder)
+    change_log(folder, "UPDATE results SET result = 'x' WHERE round = 0")
+    expected = f"pacdp: {folder}/coordinator/run.db: the result of a round cannot be read\n"
+    assert run("federation", "verify", folder, code=1).stderr == expected
+    assert run("federation", "status", folder, code=2).stderr == expected
 
 
 def test_settings_that_are_refused_end_it_with_one_line(finished, tmp_path):

@@ -45,7 +45,7 @@ def test_accept_says_what_is_agreed_to_and_records_it(tmp_path):
     Site(trial.settings).close()
 
 
-@pytest.mark.parametrize("answer", ["y", "n"])
+@pytest.mark.parametrize("answer", ["y\n", "n\n", "\x03", "\x04"])
 def test_accept_asks_at_a_terminal(tmp_path, answer):
     trial = make_trial(tmp_path, accepted=False)
     plan = tmp_path / "plan.json"
@@ -56,14 +56,14 @@ def test_accept_asks_at_a_terminal(tmp_path, answer):
         shown = b""
         while b"Do you agree?" not in shown:
             shown += os.read(terminal, 1024)
-        os.write(terminal, f"{answer}\n".encode())
+        os.write(terminal, answer.encode())
         with contextlib.suppress(OSError):  # how Linux says that the other end is closed
             while os.read(terminal, 1024):
                 pass
         code = process.wait(60)
     os.close(terminal)
     accepted = SiteSettings.load_toml(trial.toml).accepted
-    assert (code, accepted) == ((0, plan_digest(trial.plan)) if answer == "y" else (1, None))
+    assert (code, accepted) == ((0, plan_digest(trial.plan)) if answer == "y\n" else (1, None))
 
 
 def test_accept_names_budget_levels(tmp_path):

@@ -10,7 +10,7 @@ from pacdp.reporting.site_page import render_site_page
 from pacdp.site import Site
 from pacdp.site.refusal_counts import MEANINGS
 from pacdp.site.status import read_status
-from tests.cli.command import run
+from tests.cli.command import refused, run
 from tests.reporting.test_page import Document
 from tests.site.test_plans import with_budgets
 from tests.site.trial import heart_plan, make_trial
@@ -75,7 +75,9 @@ def test_text_of_others_is_escaped(trial):
 
 def test_it_warns(trial):
     trial.settings.head.write_text("0" * 64)
-    assert "an older copy was restored" in render_site_page(read_status(trial.settings))
+    html = render_site_page(read_status(trial.settings))
+    assert "an older copy was restored" in html
+    assert "all of the budget counts as spent" in html
     trial.settings.head.unlink()
     assert "cannot be read" in render_site_page(read_status(trial.settings))
     heart_plan(rounds=3).save(trial.settings.plan)
@@ -89,6 +91,15 @@ def test_the_command_writes_it(tmp_path, trial):
     text = run("site", "status", "--settings", trial.toml, "--html", page).stdout
     assert "budget" in text
     assert page.read_text().startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize("name", ["key", "ledger", "data", "plan", "head"])
+def test_it_never_replaces_a_file_of_the_site(trial, name):
+    path = getattr(trial.settings, name)
+    before = path.read_bytes()
+    message = refused("site", "status", "--settings", trial.toml, "--html", path)
+    assert "is a file of the site" in message
+    assert path.read_bytes() == before
 
 
 def test_every_code_has_a_meaning():

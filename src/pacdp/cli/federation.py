@@ -82,7 +82,7 @@ def init(
         {
             "run": plan.run,
             "sites": f"{count}: {', '.join(client.name for client in plan.clients)}",
-            "rounds": f"{plan.rounds}, at least {created.load_settings().minimum} replies each",
+            "rounds": f"{plan.rounds}; replies needed in each: {created.load_settings().minimum}",
             "privacy": str(plan.planned_guarantee(0)) + " at the first site",
             "for a trial": "this machine holds the records of all sites, and the plan was accepted "
             "on their behalf; real sites accept it themselves (pacdp site accept)",
@@ -110,6 +110,9 @@ def server(
     from pacdp.deployment.kits import create_server
     from pacdp.errors import InputError
 
+    for pair in site:
+        if "=" not in pair:
+            raise InputError(f"--site {pair}: must be NAME=KEY")
     sites = dict(pair.rpartition("=")[::2] for pair in site)
     if len(sites) < len(site):
         raise InputError("--site: two have the same name; each client needs exactly one")
@@ -141,7 +144,8 @@ def node(
         {
             "public key": public,
             "node": str(folder / "node" / "node.key.pub"),
-            "next": "give both to the server's administrator; nothing else leaves this machine",
+            "next": "give both, and the number of your records, to the server's administrator; "
+            "nothing else leaves this machine",
         }
     )
 
@@ -169,13 +173,13 @@ def up(
     path = FederationFolder(folder.resolve())
     try:
         if detach:
-            options_given = [] if timeout is None else ["--timeout", str(timeout)]
-            supervisor = start_detached(path, ["--transport", transport, *options_given])
-            typer.echo(
-                f"{path.load_settings().run}: running in the background (PID {supervisor.pid}); "
-                f"see pacdp federation status {folder}"
-            )
-            return
+            supervisor = start_detached(path, transport=transport, timeout=timeout)
+            if supervisor is not None:
+                typer.echo(
+                    f"{path.load_settings().run}: running in the background "
+                    f"(PID {supervisor.pid}); see pacdp federation status {folder}"
+                )
+                return
         code = run_federation(path, transport=transport, timeout=timeout, report=typer.echo)
     except ProcessFailedError as error:
         typer.echo(f"pacdp: {error}", err=True)
@@ -237,7 +241,7 @@ def verify(folder: Folder, as_json: options.Json = False) -> None:
             "model": report["model"],
         }
         | {
-            f"site {name}": f"{site['debited']} rounds debited, {site['answered']} answered, "
+            f"site {name}": f"rounds: {site['debited']} debited, {site['answered']} answered, "
             f"{site['delivered']} delivered; {_describe_spent(site)}"
             for name, site in report["sites"].items()
         }

@@ -39,7 +39,12 @@ def accept(
             raise InputError(
                 "accept: cannot ask for consent without a terminal; use --yes if you agree"
             )
-        if not typer.confirm("Do you agree?"):
+        try:
+            agreed = typer.confirm("Do you agree?")
+        except typer.Abort:  # Ctrl-C or the end of the input
+            typer.echo()
+            agreed = False
+        if not agreed:
             typer.echo("not accepted")
             raise typer.Exit(1)
     proposal.accept()
@@ -74,8 +79,12 @@ def status(
     from pacdp.site import SiteSettings
     from pacdp.site.status import read_status
 
-    state = read_status(SiteSettings.load_toml(settings))
+    own = SiteSettings.load_toml(settings)
+    state = read_status(own)
     if html is not None:
+        files = (settings, own.data, own.ledger, own.plan, own.key, own.head, own.socket)
+        if html.resolve() in {path.resolve() for path in files}:
+            raise InputError(f"--html {html}: is a file of the site; choose another path")
         from pacdp.reporting.site_page import render_site_page
         from pacdp.storage import write_atomically
 
@@ -123,6 +132,8 @@ def _to_rows(state: dict[str, Any]) -> dict[str, str]:
         "budget": f"ε = {budget['epsilon']:g} at {terms}",
         "spent": f"ε = {state['spent']['epsilon']:.6g} over {state['releases']} releases",
     }
+    if state["head_file"] == "stale":
+        rows["spent"] += " in this older ledger; all of the budget counts as spent"
     if state["charged"] != state["spent"]:
         rows["charged"] = f"ε = {state['charged']['epsilon']:.6g}, counting sampled plans in full"
     for level in state["levels"]:

@@ -106,7 +106,10 @@ class RunLog:
         """Return the results of all evaluated rounds, in order."""
         with self._open() as database:
             rows = database.execute("SELECT result FROM results ORDER BY round").fetchall()
-        return [RoundResult.from_json(json.loads(text)) for (text,) in rows]
+        try:
+            return [RoundResult.from_json(json.loads(text)) for (text,) in rows]
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise DataError(f"{self.path}: the result of a round cannot be read") from None
 
     def add_result(self, result: RoundResult) -> None:
         """Add the result of a closed round."""

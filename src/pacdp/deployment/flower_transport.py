@@ -5,11 +5,13 @@ import os
 import socket
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from pacdp.deployment.layout import FederationFolder, FederationSettings
 from pacdp.deployment.roles import Role
 from pacdp.deployment.supervisor import ProcessFailedError, Supervisor
+from pacdp.errors import InputError
 from pacdp.flower import commands
 from pacdp.flower.commands import Command
 from pacdp.flower.environment import ensure_environment
@@ -32,6 +34,8 @@ class FlowerTransport:
         self._address = f"127.0.0.1:{settings.port}"
         self._listing: subprocess.Popen[bytes] | None = None
         self._next_check = 0.0
+        for port in range(settings.port, settings.port + 1 + len(settings.sites)):
+            _require_free_port(port)
 
     def start(self) -> None:
         """Start all programs, register new nodes, and submit the run."""
@@ -117,12 +121,10 @@ class FlowerTransport:
             if not marker.exists()
         }
         for name, process in running.items():
-            output = _wait_for_output(process)
+            failure = find_failure(_wait_for_output(process))
             # An earlier start may have been stopped between registering and marking it.
-            if process.returncode and b"already" not in output:
-                raise ProcessFailedError(
-                    f"supernode {name}: cannot be registered: {_format_output(output)}"
-                )
+            if failure is not None and "already in use" not in failure:
+                raise ProcessFailedError(f"supernode {name}: cannot be registered: {failure}")
             markers[name].touch()
 
     def _submit(self) -> None:
@@ -132,12 +134,11 @@ class FlowerTransport:
             app=self._folder.flower / "app",
             coordinator=self._folder.coordinator_socket,
         )
-        process = _start_process(command)
-        output = _wait_for_output(process)
+        failure = find_failure(_wait_for_output(_start_process(command)))
         self._next_check = time.monotonic() + _CHECK_SECONDS
         # If SuperLink was killed just now, the next check submits the run again.
-        if process.returncode and self._is_listening():
-            raise ProcessFailedError(f"superlink: rejected the run: {_format_output(output)}")
+        if failure is not None and "unavailable" not in failure and self._is_listening():
+            raise ProcessFailedError(f"superlink: rejected the run: {failure}")
 
     def _is_listening(self) -> bool:
         try:
@@ -180,5 +181,32 @@ def _have_all_finished(output: bytes) -> bool:
         return False
 
 
-def _format_output(output: bytes) -> str:
-    return " ".join(output.decode(errors="replace").split())[-300:]
+def find_failure(output: bytes) -> str | None:
+    """Return why one of Flower's commands failed, from its JSON output; None if it succeeded.
+
+    With JSON output, Flower's commands exit with code 0 even if they fail.
+
+    >>> find_failure(b'{"success": true, "node-id": 7}')
+    >>> find_failure(b'{"success": false, "error-message": "Public key\\nin use."}')
+    'Public key in use.'
+    """
+    reason = output.decode(errors="replace")
+    with suppress(ValueError, KeyError, TypeError):
+        answer = json.loads(output)
+        if answer["success"] is True:
+            return None
+        reason = str(answer["error-message"])
+    return " ".join(reason.split())[-300:]
+
+
+def _require_free_port(port: int) -> None:
+    with socket.socket() as probe:
+        # As Flower does, so that recently closed connections are no obstacle.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise InputError(
+                f"127.0.0.1:{port}: the port is not available ({error.strerror}); stop the program "
+                "that uses it, or create a federation with another --port"
+            ) from None

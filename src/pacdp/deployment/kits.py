@@ -105,6 +105,8 @@ def create_server(
         raise InputError(f"--site {differing}: each client of the plan needs exactly one key")
     for name, public in sites.items():
         make_verifier([public], where=f"--site {name}")
+    if len(set(sites.values())) < len(sites):
+        raise InputError("--site: two clients have the same public key, must be different")
     settings = make_settings(
         names, run=planned.run, host=host, port=port, minimum=minimum, deadline=deadline
     )
@@ -187,14 +189,15 @@ def make_settings(
 ) -> FederationSettings:
     """Return the settings of a federation; raise InputError if any is out of range."""
     needed = max(1, len(sites) // 2) if minimum is None else minimum
-    for name, value, allowed in (
-        ("--minimum", needed, 1 <= needed <= len(sites)),
-        ("--deadline", deadline, 0 < deadline < 1e9),
-        # SuperLink uses this port; in a trial, SuperNodes use the following ones.
-        ("--port", port, 1024 <= port <= 65535 - len(sites)),
+    # SuperLink uses this port; in a trial, SuperNodes use the following ones.
+    last_port = 65535 - len(sites)
+    for name, value, valid, allowed in (
+        ("--minimum", needed, 1 <= needed <= len(sites), f"from 1 to {len(sites)}, the sites"),
+        ("--deadline", deadline, 0 < deadline < 1e9, "in (0, 1e9), in seconds"),
+        ("--port", port, 1024 <= port <= last_port, f"from 1024 to {last_port}"),
     ):
-        if not allowed:
-            raise InputError(f"{name} = {value:g}: is out of range for {len(sites)} sites")
+        if not valid:
+            raise InputError(f"{name} = {value:g}: is out of range, must be {allowed}")
     if not host or not all(part.isalnum() or part in ".-" for part in host):
         raise InputError(f"--host = {host!r}: must be the name or address of a machine")
     return FederationSettings(

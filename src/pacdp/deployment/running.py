@@ -15,7 +15,7 @@ from pacdp.errors import InputError
 from pacdp.federation import Plan, RoundResult
 from pacdp.federation.wire import plan_digest
 from pacdp.plugins import import_pinned
-from pacdp.validation import require_member
+from pacdp.validation import require_member, require_positive_number
 
 TRANSPORTS = ("flower", "direct")
 ENDED, FAILED, STOPPED = 0, 1, 130
@@ -35,19 +35,19 @@ def run_federation(
 
     ``report`` is called with a line of text for each round. A run that was stopped is resumed.
     """
-    require_member("--transport", transport, TRANSPORTS)
+    _require_options(transport, timeout)
     settings = folder.load_settings()
     watcher = RunWatcher(folder)
     if watcher.has_ended:
         return ENDED
     deadline = None if timeout is None else time.monotonic() + timeout
-    reported = len(watcher.read_history())
-    if reported:
-        report(f"resumed after round {reported}")
     with Supervisor(folder) as supervisor:
-        supervisor.start(list_pacdp_roles(folder, settings))
         transport_class = DirectTransport if transport == "direct" else FlowerTransport
         processes = transport_class(folder, settings, supervisor)
+        reported = len(watcher.read_history())
+        if reported:
+            report(f"resumed after round {reported}")
+        supervisor.start(list_pacdp_roles(folder, settings))
         processes.start()
         while True:
             code = supervisor.check()
@@ -66,14 +66,25 @@ def run_federation(
             time.sleep(_POLL_SECONDS)
 
 
-def start_detached(folder: FederationFolder, arguments: list[str]) -> ProcessIdentity:
-    """Start a supervisor in the background, and return once it is running."""
+def start_detached(
+    folder: FederationFolder, *, transport: str = "flower", timeout: float | None = None
+) -> ProcessIdentity | None:
+    """Start a supervisor in the background, and return once it is running.
+
+    Returns None, and starts nothing, if the run has ended.
+    """
+    _require_options(transport, timeout)
     folder.load_settings()
+    if RunWatcher(folder).has_ended:
+        return None
+    options = ["--transport", transport]
+    if timeout is not None:
+        options += ["--timeout", str(timeout)]
     if ProcessTable.load(folder.processes).is_supervised:
         raise InputError(f"{folder.path}: is already running; pacdp federation down stops it")
     with (folder.logs / "supervisor.log").open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "pacdp", "federation", "up", str(folder.path), *arguments],
+            [sys.executable, "-m", "pacdp", "federation", "up", str(folder.path), *options],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -88,6 +99,12 @@ def start_detached(folder: FederationFolder, arguments: list[str]) -> ProcessIde
             return supervisor
         time.sleep(0.05)
     raise ProcessFailedError(f"the supervisor did not start; see {folder.logs / 'supervisor.log'}")
+
+
+def _require_options(transport: str, timeout: float | None) -> None:
+    require_member("--transport", transport, TRANSPORTS)
+    if timeout is not None:
+        require_positive_number("--timeout", timeout)
 
 
 class RunWatcher:

@@ -49,9 +49,10 @@ def verify_federation(folder: FederationFolder) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as temporary:
         # A consistent snapshot, taken before the ledgers are read.
         snapshot = Path(temporary) / "run.db"
-        started = coordinator.log.is_file()
+        original = coordinator.log
+        started = original.is_file()
         if started:
-            _copy_database(coordinator.log, snapshot)
+            _copy_database(original, snapshot)
         coordinator = coordinator.model_copy(update={"log": snapshot})
         try:
             log = RunLog(snapshot, run=plan.run, digest=digest)
@@ -63,7 +64,9 @@ def verify_federation(folder: FederationFolder) -> dict[str, Any]:
         except DisagreementError:
             raise
         except PacdpError as error:
-            raise DisagreementError(str(error)) from None
+            # The message names the log, not its snapshot.
+            message = str(error).replace(str(snapshot), str(original))
+            raise DisagreementError(message) from None
         closed = log.count_closed()
     return {
         "run": plan.run,

@@ -73,6 +73,8 @@ def _list_facts(state: Mapping[str, Any], terms: str) -> list[dict[str, str]]:
         ),
         ("Left", f"{100 * (1 - state['used']):.0f} %", "of the budget, counted in equal releases"),
     ]
+    if state["head_file"] == "stale":
+        facts[-1] = ("Left", "unknown", "debits are missing; all of the budget counts as spent")
     if "error" not in plan:
         last = f"the last one is round {plan['last_round']}" if plan["last_round"] else "none yet"
         facts.append(("Rounds answered", f"{plan['answered']} of {plan['participations']}", last))
