@@ -150,7 +150,7 @@ def test_a_port_in_use_is_refused(finished, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         for first in (port, port - 2):
-            with pytest.raises(InputError, match=f"127.0.0.1:{port}: the port cannot be used"):
+            with pytest.raises(InputError, match=f"127.0.0.1:{port}: the port is not available"):
                 FlowerTransport(
                     folder, settings.model_copy(update={"port": first}), Supervisor(folder)
                 )
