@@ -281,7 +281,7 @@ def test_two_nodes_that_claim_one_site_are_both_asked():
 def test_a_node_may_fail_any_number_of_times():
     patient = Relay(FakeNodes(), lambda message: b"", longest_pause=15.0)
     for _ in range(2000):
-        patient._fail(1)
+        patient._back_off(1)
     assert patient._failures[1].resume <= time.monotonic() + 15.0
 
 

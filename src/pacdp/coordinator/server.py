@@ -20,6 +20,9 @@ class LoggedServer(Server):
     A broadcast in the log must be consistent with the answers before it.
     """
 
+    # A few finite updates of 1e38 would make the model infinite, and no further round could be run.
+    largest_update = 2.0**100
+
     def __init__(
         self, wire: Wire, initial: Tensors, log: RunLog, *, sign: Sign, rounds: int
     ) -> None:

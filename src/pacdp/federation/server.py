@@ -21,10 +21,6 @@ from pacdp.federation.plan import Plan
 from pacdp.federation.weights import client_weights
 from pacdp.validation import FloatArray
 
-# An update with a larger number is left out: a few of them would make the model infinite, after
-# which no further round could be run.
-LARGEST_UPDATE = 2.0**100
-
 
 @dataclass(frozen=True, kw_only=True)
 class RoundOutcome:
@@ -42,6 +38,9 @@ class RoundOutcome:
 
 class Server:
     """The current model, and how it is updated."""
+
+    largest_update = torch.finfo(torch.float32).max
+    """Updates with a larger number are left out."""
 
     def __init__(self, plan: Plan, initial: Tensors, *, noise: NoiseOf | None = None) -> None:
         self.plan = plan
@@ -104,8 +103,8 @@ class Server:
     def combine(self, replies: Sequence[Reply]) -> None:
         """Update the model by the weighted mean of the updates; without replies it stays.
 
-        Updates that are not finite, or nearly so, would ruin the model for good and are left out;
-        ``spoiled`` lists the clients that sent them.
+        Updates that are not finite would ruin the model for good and are left out; ``spoiled``
+        lists the clients that sent them.
         """
         rounds = {reply.round for reply in replies}
         if len(rounds) > 1:
@@ -122,8 +121,20 @@ class Server:
             )
 
     def _usable(self, replies: Sequence[Reply]) -> list[Reply]:
-        self.spoiled = [reply.client for reply in replies if not _is_usable(reply)]
+        self.spoiled = [reply.client for reply in replies if not self._is_usable(reply)]
         return [reply for reply in replies if reply.client not in self.spoiled]
+
+    def _is_usable(self, reply: Reply) -> bool:
+        scale = reply.noise_scale
+        if not isinstance(scale, int | float) or not 0 < scale < math.inf:
+            return False
+        sent = [reply.update, *reply.released]
+        # Comparisons with NaN are false.
+        return all(
+            bool((value.abs() <= self.largest_update).all())
+            for part in sent
+            for value in part.values()
+        )
 
     def _mean_update(self, replies: Sequence[Reply]) -> Tensors:
         weights = client_weights(
@@ -177,14 +188,3 @@ def _weighted_mean(name: str, replies: Sequence[Reply], weights: FloatArray) -> 
     for reply, weight in zip(replies, weights.tolist(), strict=True):
         total.add_(reply.update[name].to(total), alpha=weight)
     return total
-
-
-def _is_usable(reply: Reply) -> bool:
-    scale = reply.noise_scale
-    if not isinstance(scale, int | float) or not 0 < scale < math.inf:
-        return False
-    sent = [reply.update, *reply.released]
-    # Comparisons with NaN are false.
-    return all(
-        bool((value.abs() <= LARGEST_UPDATE).all()) for part in sent for value in part.values()
-    )
