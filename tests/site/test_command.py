@@ -45,7 +45,7 @@ def test_accept_says_what_is_agreed_to_and_records_it(tmp_path):
     Site(trial.settings).close()
 
 
-@pytest.mark.parametrize("answer", ["y\n", "n\n", "\x03", "\x04"])
+@pytest.mark.parametrize("answer", ["y\n", "n\n", "\x04"])
 def test_accept_asks_at_a_terminal(tmp_path, answer):
     trial = make_trial(tmp_path, accepted=False)
     plan = tmp_path / "plan.json"

@@ -187,8 +187,8 @@ def find_failure(output: bytes) -> str | None:
     With JSON output, Flower's commands exit with code 0 even if they fail.
 
     >>> find_failure(b'{"success": true, "node-id": 7}')
-    >>> find_failure(b'{"success": false, "error-message": "Public key\\nin use."}')
-    'Public key in use.'
+    >>> find_failure(b'{"success": false, "error-message": "Public key already in use."}')
+    'Public key already in use.'
     """
     reason = output.decode(errors="replace")
     with suppress(ValueError, KeyError, TypeError):
