@@ -292,7 +292,7 @@ def _print_state(folder: "FederationFolder") -> None:
     rows = {
         "run": f"{run['run']}, {run['state']}" + (f": {run['failure']}" if run["failure"] else ""),
         "rounds": f"{run['closed']} of {run['rounds']} closed",
-        "public records": ", ".join(f"{name} {value:.4g}" for name, value in scores.items())
+        "test records": ", ".join(f"{name} {value:.4g}" for name, value in scores.items())
         or "not evaluated yet",
         "uploads": "none yet"
         if not traffic or not traffic["answers"]
